@@ -193,6 +193,7 @@ def test_an_unset_variable_is_not_an_argument(words: list[str], read: arguments.
         ("gpu:nvidia_h100_80gb_hbm3_1g.10gb+me:1,gpu:nvidia_h100_80gb_hbm3_1g.10gb:6", ("", 0)),
         ("gpu:gtx_1080_ti:2,gpu:h100:8,shard:h100:64", ("h100", 8)),
         ("vgpu:4,gpu_mem:80G", ("", 0)),
+        ("gpu:h100:no_consume:8", ("h100", 8)),
         ("(null)", ("", 0)),
     ],
 )

@@ -103,14 +103,30 @@ def test_releases_of_slurm(machine: Machine, version: str, found: str) -> None:
 def test_a_partition_of_several_kinds_of_node_is_one() -> None:
     (found,) = parse_sinfo("a|up|1:00|2|gpu:h100:4\na*|down|2:00|3|gpu:b200:8\na|up|2:00|1|(null)")
     assert found == Partition(
-        "a", is_default=False, up=True, time_limit="2:00", nodes=6, gpus_per_node=8, gpu_name="b200"
+        "a",
+        is_default=False,
+        up=True,
+        time_limit="2:00",
+        nodes=6,
+        gpus_per_node=8,
+        gpu_name="b200",
+        other_gpus=("h100",),
     )
 
 
-@pytest.mark.parametrize("lines", ["8|gpu:h100:8 4|gpu:a100:8", "4|gpu:a100:8 8|gpu:h100:8", "9|gpu:16 8|gpu:h100:8"])
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "8|gpu:h100:8 4|gpu:a100:8",
+        "4|gpu:a100:8 8|gpu:h100:8",
+        "5|gpu:h100:8(S:0) 9|gpu:a100:8 5|gpu:h100:8",
+        "9|gpu:16 8|gpu:h100:8",
+    ],
+)
 def test_name_and_number_are_of_the_kind_that_a_partition_has_the_most_of(lines: str) -> None:
     (found,) = parse_sinfo("\n".join(f"a|up|1:00|{line}" for line in lines.split()))
     assert (found.gpu_name, found.gpus_per_node) == ("h100", 8)
+    assert found.other_gpus == (("a100",) if "a100" in lines else ())
 
 
 def test_a_hidden_partition_can_be_named_and_is_not_offered(machine: Machine) -> None:

@@ -180,6 +180,8 @@ def _rack(version: str, *blocks: int) -> SiteFacts:
         (within(gpu=["0"]), "GPUs in the container", "blocks", "", "98-nvidia.sh"),
         (settings(gres=False), "GRES", "doubt", "Slurm has 8 GPUs per node, but jobs do not request them",
          "slurm.gres: true"),
+        (replace(GOOD, site=replace(GOOD.site, partitions=parse_sinfo("gpu|up|4:00:00|8|gpu:h100:8,gpu:a100:1"))),
+         "kinds of GPU", "doubt", "gpu has h100, a100: a job may get any of them", "SBATCH_GPUS_PER_NODE=h100:8"),
         (replace(GOOD, node=NodeReport(error="none was free")), "a compute node", "doubt", "", "--no-compute-node"),
         (node(machine=HostFacts(architecture="aarch64", adapters=NODE.facts.machine.adapters)), "architecture",
          "blocks", "", "wrong architecture"),

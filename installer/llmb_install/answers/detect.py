@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 _SECONDS = 15
-_GRES_GPU = re.compile(r"(?:gres/)?gpu(?::([^:]+))?:(\d+)")
+_GRES_GPU = re.compile(r"(?:gres/)?gpu(?::(?!no_consume:)([^:]+))?(?::no_consume)?:(\d+)")
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,8 @@ class Partition:
     """The most that a node has; 0 where Slurm knows of no GPU."""
     gpu_name: str
     """Slurm's own name of the GPUs; empty where it has none."""
+    other_gpus: tuple[str, ...] = ()
+    """Slurm's names of further kinds of GPUs that its nodes have; a job that asks for no kind may get them."""
     hidden: bool = False
     """Whether sinfo lists it only if asked for all: the site hides it, or this user's group may not use it."""
 
@@ -156,33 +158,35 @@ def parse_sinfo(text: str) -> tuple[Partition, ...]:
     """Return the partitions in the output of ``sinfo -h -o '%P|%a|%l|%D|%G'``, in the order they first appear.
 
     The output has a line for each kind of node. The lines of a partition become one: their nodes added, and the GPUs
-    of the kind of which it has the most, before those without a name; default mark, state and time limit are those of
-    the last line. Lines of another form are left out; empty text gives no partition. A name is without the asterisk
-    that marks the default.
+    of the kind of which it has the most, before those without a name; of a kind the most that a node has. Default
+    mark, state and time limit are those of the last line. Lines of another form are left out; empty text gives no
+    partition. A name is without the asterisk that marks the default.
     """
     found: dict[str, Partition] = {}
-    best: dict[str, tuple[bool, int]] = {}
+    kinds: dict[str, dict[str, tuple[int, int]]] = {}  # by partition and name: all GPUs, and the most of a node
     for line in text.splitlines():
         fields = line.split("|")
         if len(fields) != 5 or not fields[3].isdigit():
             continue
         # sinfo marks the default partition with an asterisk.
         name = fields[0].rstrip("*")
-        gpu_name, count = gpus_in(fields[4])
         known = found.get(name)
+        own_kinds = kinds.setdefault(name, {})
+        for kind, count in _gpu_kinds(fields[4]).items():
+            total, most = own_kinds.get(kind, (0, 0))
+            own_kinds[kind] = (total + count * int(fields[3]), max(most, count))
         # Name and number of one kind: those of two would be a node that nobody has.
-        weight = (bool(gpu_name), count * int(fields[3]))
-        if known and best[name] > weight:
-            gpu_name, count = known.gpu_name, known.gpus_per_node
-        best[name] = max(weight, best.get(name, weight))
+        ranked = sorted(own_kinds, key=lambda kind: (kind == "", -own_kinds[kind][0]))
+        gpu_name = ranked[0] if ranked else ""
         found[name] = Partition(
             name=name,
             is_default=fields[0].endswith("*"),
             up=fields[1] == "up",
             time_limit=fields[2],
             nodes=int(fields[3]) + (known.nodes if known else 0),
-            gpus_per_node=count,
+            gpus_per_node=own_kinds.get(gpu_name, (0, 0))[1],
             gpu_name=gpu_name,
+            other_gpus=tuple(filter(None, ranked[1:])),
         )
     return tuple(found.values())
 
@@ -194,13 +198,18 @@ def gpus_in(gres: str) -> tuple[str, int]:
     does a kind without a number. The name is empty where Slurm has none; a text without GPUs, such as ``(null)``,
     gives ``("", 0)``.
     """
+    return max(_gpu_kinds(gres).items(), key=lambda kind: kind[1], default=("", 0))
+
+
+def _gpu_kinds(gres: str) -> dict[str, int]:
+    """Return the number of GPUs per node of each kind in a GRES text, by Slurm's name ("": none); see ``gpus_in``."""
     kinds: dict[str, int] = {}
     # In parentheses are sockets, whose numbers are no counts.
     for item in re.sub(r"\([^)]*\)", "", gres).split(","):
         kind = _GRES_GPU.fullmatch(item.strip())
         if kind and not gpus.is_slice(kind[1] or ""):
             kinds[kind[1] or ""] = kinds.get(kind[1] or "", 0) + int(kind[2])
-    return max(kinds.items(), key=lambda item: item[1], default=("", 0))
+    return kinds
 
 
 def command_output(*argv: str) -> str:

@@ -265,9 +265,10 @@ def _partition_checks(facts: SiteFacts) -> Iterator[DoctorCheck]:
     """Yield checks of the GPU partition, that it exists and is up, and of whether jobs request its GPUs.
 
     They come in this order. A partition that does not exist or is down blocks; that none is set is a doubt. Jobs
-    that request GPUs where Slurm has none block; that they do not request those that Slurm has is a doubt. The
-    second check is left out where no partition is set, or the set one does not exist. ``facts`` are those of
-    ``gather_facts``, from a Slurm whose controller answers.
+    that request GPUs where Slurm has none block; that they do not request those that Slurm has is a doubt. So is, in a
+    third check that is there only then, that the partition has several kinds of GPUs. The second check is left out
+    where no partition is set, or the set one does not exist. ``facts`` are those of ``gather_facts``, from a Slurm
+    whose controller answers.
     """
     name = facts.slurm.gpu_partition
     found = next((p for p in facts.site.partitions if p.name == name), None)
@@ -290,6 +291,10 @@ def _partition_checks(facts: SiteFacts) -> Iterator[DoctorCheck]:
         yield DoctorCheck("GRES", "doubt", what, remedy)
     else:
         yield DoctorCheck("GRES", "ok", f"{count} GPUs per node" if count else "not used here")
+    if found.other_gpus:
+        what = f"{name} has {', '.join((found.gpu_name, *found.other_gpus))}: a job may get any of them"
+        remedy = f"SBATCH_GPUS_PER_NODE={found.gpu_name}:{count} asks for one kind; or choose another partition"
+        yield DoctorCheck("kinds of GPU", "doubt", what, remedy)
 
 
 def _account_checks(facts: SiteFacts) -> Iterator[DoctorCheck]:
