@@ -337,7 +337,7 @@ def slurm_problems(given: Given) -> Iterator[RequestError]:
     partition = partitions.get(given["gpu_partition"])
     if given.get("gres") and partition and not partition.gpus_per_node:
         yield RequestError(
-            f"gres: Slurm has no GPUs in partition {partition.name} and would reject every job",
+            f"gres: Slurm has no whole GPUs in partition {partition.name}, so no job would get any",
             remedy=f"leave --gres out, or choose another partition, {_OVERRIDE}",
         )
     accounts = accounts_of_user()

@@ -283,8 +283,9 @@ def _partition_checks(facts: SiteFacts) -> Iterator[DoctorCheck]:
     yield check_line("GPU partition", not found.up, what, "it is down: choose another, or ask the administrator")
     requested, count = facts.slurm.gres, found.gpus_per_node
     if requested and not count:
-        what = "jobs request GPUs, but Slurm has none configured"
-        yield DoctorCheck("GRES", "blocks", what, "set slurm.gres: false")
+        what = "jobs request GPUs, but Slurm has no whole ones in that partition"
+        remedy = "set slurm.gres: false; where it has slices of GPUs (MIG), choose another partition"
+        yield DoctorCheck("GRES", "blocks", what, remedy)
     elif count and not requested:
         what = f"Slurm has {count} GPUs per node, but jobs do not request them"
         remedy = "set slurm.gres: true, unless whole nodes come with their GPUs here"
