@@ -107,9 +107,56 @@ def test_a_truncated_heading_takes_no_row_for_a_result(names: int) -> None:
             parse_nccl_tests(TEXT.replace(heading, shorter).replace(row, " ".join(row.split()[:count])))
 
 
-@pytest.mark.parametrize("prefix", ["[1,0]<stdout>:", " 0: ", "12: "])
+@pytest.mark.parametrize(
+    "prefix",
+    [
+        "[1,0]<stdout>:",
+        "[prterun-n1-2651@1,0]<stdout>: ",
+        "[1,0][n1:26512]<stdout>: ",
+        "Tue Nov  5 10:11:12 2026<stdout>:",
+        "Tue Nov  5 10:11:12 2026[1,0]<stdout>:",
+        "2026-11-05T10:11:12.123456789Z ",
+        "2026-11-05T10:11:12.123456789Z [1,0]<stdout>:",
+        "[pod/nccl-launcher-x7/mpi] ",
+        "    ",
+        " 0: ",
+        "12: ",
+    ],
+)
 def test_prefixes_of_mpirun_and_srun(prefix: str) -> None:
     assert parsed("".join(f"{prefix}{line}\n" for line in TEXT.splitlines())) == parsed(TEXT)
+
+
+def test_other_programs_columns_behind_are_left_out() -> None:
+    rows = [f"{line} RING SIMPLE 32" if line.startswith("  ") else line for line in TEXT.splitlines()]
+    text = "\n".join(f"{row} algo proto nchannels" if " redop " in row else row for row in rows)
+    assert parsed(text).sizes == parsed(TEXT).sizes
+
+
+def test_an_empty_reduction_of_older_releases() -> None:
+    """Of all-to-all, whose line has one word less than its heading."""
+    rows = [line.replace(" sum ", "     ") if line.startswith("  ") else line for line in OF_2021.splitlines()]
+    found, old = parsed("\n".join(rows)).sizes, parsed(OF_2021).sizes
+    assert [(size.bytes, size.type, size.columns) for size in found] == [
+        (size.bytes, size.type, size.columns) for size in old
+    ]
+    assert {size.redop for size in found} == {""}
+
+
+def test_one_half_of_the_columns_is_out_of_place() -> None:
+    heading = "#  size  count  type  redop  root  time  algbw  busbw  #wrong\n"
+    (size,) = parsed(f"{heading}  1024  256  float  sum  -1  20.0  0.05  0.09  0\n").sizes
+    assert (size.in_place, size.out_of_place is not None) == (None, True)
+
+
+def test_what_was_copied_from_a_page_has_lost_its_signs() -> None:
+    text = "".join(f"{line.lstrip('#')}\n" for line in OF_2021.splitlines())
+    assert (parsed(text).sizes, parsed(text).hosts) == (parsed(OF_2021).sizes, parsed(OF_2021).hosts)
+
+
+def test_a_test_that_has_concluded_needs_no_average() -> None:
+    text = "".join(line for line in TEXT.splitlines(keepends=True) if "Avg bus bandwidth" not in line)
+    assert parsed(text + "# Collective test concluded: all_reduce_perf\n").good
 
 
 @pytest.mark.parametrize("old", ["8589934592 ", "#  Rank  3", "nccl-library=23007", "values : 0"])

@@ -163,10 +163,15 @@ class NcclTest(msgspec.Struct, frozen=True, kw_only=True):
         ]
 
 
-# What programs that started these ones put before each line: mpirun --tag-output, srun --label.
-_PREFIX = re.compile(r"^(?:\[\d+,\d+\]<std(?:out|err)>:\s?|\s*\d+:\s)")
+# What programs that started these ones put before each line: kubectl logs --timestamps and --prefix, mpirun
+# --timestamp-output and --tag-output (of Open MPI 4 and 5), srun --label. Documents indent.
+_PREFIX = re.compile(
+    r"^\s*(?:\d{4}-\d\d-\d\dT\S+\s)?"
+    r"(?:[A-Z][a-z]{2}\s[A-Z][a-z]{2}\s[\s\d]\d\s[\d:]{8}\s\d{4})?"
+    r"(?:\[[^\]\s]+\])*(?:<std(?:out|err)>:)?(?:\d+:\s)?\s*"
+)
 _DEVICE = re.compile(
-    r"#\s+Rank\s+(?P<rank>\d{1,9})\s+(?:Group\s+(?P<group>\d+)\s+)?(?:Pid\s+\d+\s+)?on\s+(?P<host>\S+)\s+device\s+\d+"
+    r"(?:#\s+)?Rank\s+(?P<rank>\d{1,9})\s+(?:Group\s+(?P<group>\d+)\s+)?(?:Pid\s+\d+\s+)?on\s+(?P<host>\S+)\s+device\s+\d+"
     r"\s+\[[0-9a-fx:.]+\]\s*(?P<gpu>.*)",
     re.IGNORECASE,
 )
@@ -175,11 +180,12 @@ _VERSION = re.compile(r"# nccl-tests version (?P<version>\S+).*nccl-library=(?P<
 _LIBRARY = re.compile(r"NCCL version (?P<library>\d[\w.+]*)")
 _STARTING = re.compile(r"# Collective test starting:\s*(?P<program>\S+)")
 _BOUNDS = re.compile(r"#?\s*Out of bounds values\s*:\s*(?P<count>\d{1,18})\s*(?P<word>\w*)")
+_CONCLUDED = re.compile(r"# Collective test concluded")
 _AVERAGE = re.compile(r"#?\s*Avg bus bandwidth\s*:\s*(?P<value>[-+.\deE]+|-?(?:nan|inf))\s*(?P<word>\w*)")
 _FAILURE = re.compile(r"Test (?:NCCL |CUDA )?failure|Test timeout|# error: ")
 _BEGINS = re.compile(r"#? ?nThread \d+ nGpus \d+ minBytes")
 _MARK = re.compile(
-    r"^.{0,40}(?:# nccl-tests version|# Collective test starting|#? ?nThread \d+ nGpus \d+ minBytes|# Avg bus bandwidth"
+    r"^.{0,80}(?:# nccl-tests version|# Collective test starting|#? ?nThread \d+ nGpus \d+ minBytes|# Avg bus bandwidth"
     r"|#\s+size\s+count\s+type\s+redop)",
     re.MULTILINE,
 )
@@ -273,6 +279,8 @@ class _Reader:
                 self._problems.append(f"the average bandwidth is {match['value']}")
             if match["word"] == "FAILED":
                 self._problems.append("the average is below 90 % of the minimum asked for (-c, NCCL_TESTS_MIN_BW)")
+        elif _CONCLUDED.match(line):
+            self._ended = True
         elif _FAILURE.search(line):
             self._problems.append(line.strip()[:200])
         elif match := _LIBRARY.search(line):
@@ -339,8 +347,8 @@ def _nccl_release(code: int) -> str:
 def _is_header(line: str) -> bool:
     """Return whether ``line`` has the column headings of a table of nccl-tests, of any release."""
     words = line.lstrip("# ").split()
-    has_headings = words[:2] in (["size", "count"], ["bytes", "N"])
-    return line.startswith("#") and has_headings
+    # Where it was copied from a page, # is gone.
+    return words[:2] in (["size", "count"], ["bytes", "N"]) and (line.startswith("#") or "busbw" in words)
 
 
 _DIGITS = 18
@@ -353,28 +361,28 @@ def _size_result(words: Sequence[str], columns: Sequence[str], unit: float) -> S
     None, too, where one of them is no number, or a time is not above 0. The first word must be digits. ``unit`` is the
     unit of the table's times in seconds, 1e-6 for microseconds.
     """
-    first = next((at for at, name in enumerate(columns) if name in ("time", "cputime")), 0)
-    if not first or len(words) < first + 4 or len(words[0]) > _DIGITS:
+    times = [at for at, name in enumerate(columns) if name in ("time", "cputime")]
+    if not times or len(words[0]) > _DIGITS:
         return None
-    names = [name for name in columns[first:] if name != "timestamp"]
-    width = len(names) // 2
-    values = list(words[first:])
-    if columns[-1] == "timestamp":
-        values = values[:-2]  # a date and a time
-    if len(values) == 2 * width:
-        out_of_place, in_place = (
-            _result_column(values[:width], unit, names),
-            _result_column(values[width:], unit, names),
-        )
-        is_whole = out_of_place is not None and in_place is not None
-    elif len(values) == width:  # a test that works in place only leaves the first columns empty
-        out_of_place, in_place = None, _result_column(values, unit, names)
-        is_whole = in_place is not None
-    else:
-        return None
+    first = times[0]
+    # What is behind both halves is no figure of theirs: a time of day, which is two words, or RCCL's algorithm.
+    width = times[1] - first if len(times) > 1 else len(columns) - first
+    names, behind = columns[first : first + width], columns[first + len(times) * width :]
+    tail = len(behind) + behind.count("timestamp")
+    # Releases before 2.13 leave the reduction out, but not its heading, in collectives without one.
+    leads = [first, first - 1] if "redop" in columns else [first]
+    shapes = [(lead, halves) for lead in leads for halves in (len(times), 1)]
+    lead, halves = next((shape for shape in shapes if shape[0] + shape[1] * width + tail == len(words)), (0, 0))
+    columns_found = [
+        _result_column(words[lead + half * width : lead + (half + 1) * width], unit, names) for half in range(halves)
+    ]
+    is_whole = bool(columns_found) and None not in columns_found
+    # A test that works in place only leaves the first columns empty.
+    out_of_place = columns_found[0] if halves == len(times) else None
+    in_place = columns_found[-1] if halves and len(times) > 1 else None
     if not is_whole:
         return None
-    kind = dict(zip(columns[:first], words[:first], strict=False))
+    kind = dict(zip(columns[:lead], words[:lead], strict=False)) if lead == first else {"type": words[2]}
     return SizeResult(
         bytes=int(words[0]),
         type=kind.get("type", ""),
