@@ -56,6 +56,22 @@ def test_lines_of_the_kernels_log_count_for_a_day(tmp_path: Path, monkeypatch: p
     assert (len(lines), lines[0][1][:6], len(lines[0][1])) == (400, "1 oom-", 300)
 
 
+def test_a_message_of_several_lines_has_the_time_of_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(looks, "ROOT", tmp_path)
+    monkeypatch.setattr(looks.time, "time", lambda: 1.8e9)
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/uptime").write_text("100000.00 1.00")
+    rest = "                NVRM: (PCI ID: 10de:2330) installed in this system has\n    NVRM: fallen off the bus\n"
+    tools = Tools(
+        monkeypatch, tmp_path, journalctl=f"1799999990.0 n1 kernel: NVRM: The NVIDIA GPU 0000:b3:00.0\n{rest}"
+    )
+    assert looks.kernel_log()["lines"] == [[10, "NVRM: fallen off the bus"]]
+    tools.said = {"dmesg": f"[99990.000000] NVRM: The NVIDIA GPU 0000:b3:00.0\n{rest}"}
+    assert looks.kernel_log()["lines"] == [[10, "NVRM: fallen off the bus"]]
+    tools.said = {"dmesg": f"[    9.000000] NVRM: The NVIDIA GPU 0000:b3:00.0\n{rest}"}
+    assert looks.kernel_log()["lines"] == []
+
+
 def test_what_is_asked_of_a_node_without_anything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tools = Tools(monkeypatch, tmp_path)
     folders = {"folders": {"workload": str(tmp_path), "images": "/i"}, "written": ["workload"]}
@@ -214,7 +230,7 @@ def ill_h100(trees: NodeTrees) -> None:
         "NVRM: Xid (PCI:0000:02:00): 79, pid='<unknown>', GPU has fallen off the bus.",
         "nvidia-nvswitch1: SXid (PCI:0000:06:00.0): 23003, Fatal, Link 48 ingress",
         *["mlx5_core 0000:5e:00.0 ib3: lost carrier"] * 5,
-        "mlx5_core 0000:5e:00.0: Detected insufficient power on the PCIe slot (27W).",
+        "mlx5_core 0000:5e:00.0: poll_health:955:(pid 0): device's health compromised - reached miss count",
         "EXT4-fs (nvme0n1p2): Remounting filesystem read-only",
     ]
     trees.tool("h2", "dmesg", "".join(f"[{NOW}.000000] {line}\n" for line in lines))

@@ -93,6 +93,15 @@ def test_a_node_keeps_what_its_kernel_said_since_the_start(tmp_path: Path, journ
     assert line.startswith("2026") == journal
 
 
+@pytest.mark.parametrize("journal", [True, False])
+def test_a_message_of_several_lines_is_kept_as_a_whole(tmp_path: Path, journal: bool) -> None:
+    up = float(Path("/proc/uptime").read_text().split()[0])
+    first, rest = "NVRM: The NVIDIA GPU 0000:b3:00.0", "          NVRM: fallen off the bus"
+    said = in_journal(first) + f"{rest}\n" if journal else ""
+    dmesg = f"[{up - 500:12.6f}] {first}\n{rest} long ago\n[{up - 5:12.6f}] {first}\n{rest}\n"
+    assert kept(tmp_path, journal=said, dmesg=dmesg)[1:] == [rest]
+
+
 def test_all_that_a_signature_knows_is_kept_and_nothing_else(tmp_path: Path) -> None:
     lines = kept(tmp_path, journal=in_journal(*ORDINARY, *MEANT))
     found = [parse_line(line) for line in lines]

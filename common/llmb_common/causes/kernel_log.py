@@ -27,8 +27,10 @@ FLAPS = 5
 """So often a link of one device was lost within a day: the threshold of Azure's health checks."""
 
 _LOST = re.compile(r"\b((?:ib|mlx5_(?!core)|ens|enp|eth)\w*)[:,]? .*lost carrier", re.I)
-_DOWN = re.compile(r"mlx5_core \S+ (\w+): Link down")
-"""As the driver says it, of which the first is that of the start."""
+_DOWN = re.compile(r"mlx5_core \S+ (\w+): (?:Link down|Port: \d+ Link DOWN)")
+"""As the driver says it of interfaces, and newer kernels also of adapters; the first is that of the start."""
+_RECOVERED = re.compile(r"\bXid\b.*: 154, .* to 0x0 \(None\)")
+"""What the driver says when a GPU that had to be reset was reset."""
 _BUS = re.compile(r"PCI:([0-9A-Fa-f:.]+)")
 _CABLE = "have the link checked: cable, transceiver, switch port"
 _LOOK = "look at the lines around it in the node's kernel log"
@@ -111,7 +113,7 @@ def _trouble_in_line(age: float, text: str) -> _Trouble | None:
     is over two hours old is only a warning, or nothing where its error number is a mere warning.
     """
     known = signature_of(text)
-    if known is None:
+    if known is None or _RECOVERED.search(text):
         return None
     if known.id.startswith(("xid-", "sxid-")):
         return _driver_trouble(known, age, text)

@@ -12,16 +12,17 @@ fallen off the bus
 \[Hardware Error\].*(?:[Uu]ncorrected|[Ff]atal|context corrupt)
 mce: .*(?:[Uu]ncorrected|[Ff]atal|context corrupt)
 AER: (?!.*Non-?Fatal).*(?:Fatal|Uncorrect)
+EDAC \S+: \d+ UE 
 mlx5_core.*(?:health compromised|severity\([0-3]\)|firmware internal error)
-mlx5_core.*(?:health recovery failed|insufficient power)
+mlx5_core.*health recovery failed
 mlx5_core.*(?:Fatal error \d+ detected|timeout\. Will cause a leak of a command resource)
-mlx5_core \S+ \w+: Link down
+mlx5_core \S+ \w+: (?:Link down|Port: \d+ Link DOWN)
 \b(?:ib|mlx5_(?!core)|ens|enp|eth)\w*[:,]? .*[Ll]ost carrier
 (?:soft|hard) (?i:lockup)
 Kernel panic -
 rcu_\w+ self-detected stall
 [Rr]emount(?:ing filesystem|ed .*) read-only
-mlx5.*(?:High Temperature|ACCESS_REG.*failed)
+mlx5.*(?:High Temperature|insufficient power|ACCESS_REG.*failed)
 \[Hardware Error\]
 \bmce: .*above threshold
 EDAC .*\b(?:CE|UE)\b
@@ -43,8 +44,8 @@ I/O error, dev \w
 KNOWN
 wanted=$(IFS='|' && printf '%s' "NVRM|${known[*]}")  # what else the GPU's driver says, for whoever reads it
 said=$({
-  journalctl -k --since "@$1" -o short-iso --no-pager 2> /dev/null | grep ' kernel: ' ||
-    dmesg 2> /dev/null | awk -v from="$(($(cut -d. -f1 /proc/uptime) - ($(date +%s) - $1)))" -F'[][]' '$2 + 0 >= from'
+  journalctl -k --since "@$1" -o short-iso --no-pager 2> /dev/null | grep -E ' kernel: |^ ' ||
+    dmesg 2> /dev/null | awk -v from="$(($(cut -d. -f1 /proc/uptime) - ($(date +%s) - $1)))" -F'[][]' '/^\[/ { kept = $2 + 0 >= from } kept'
 } | { LC_ALL=C grep -aP "$wanted" 2> /dev/null || cat; } |  # all of it where grep knows no -P
   awk 'NR <= 100 { print; next } { late[NR % 100] = $0 }
     END { for (n = NR > 200 ? NR - 99 : 101; n <= NR; n++) print late[n % 100] }')

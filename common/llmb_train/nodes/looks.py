@@ -219,10 +219,15 @@ def kernel_log() -> Dict[str, Any]:
         uptime = (read_text(ROOT / "proc/uptime") or "0").split()[0]
         now, pattern = float(uptime), re.compile(r"\[ *(\d+\.\d+)\](?:\[ *[CT]\d+\])? (.*)")
     lines = []
-    for found in filter(None, map(pattern.match, (output or "").splitlines())):
-        age = now - float(found.group(1))
-        if age < KERNEL_HOURS * 3600 and _KERNEL.search(found.group(2)):
-            lines.append([round(age), found.group(2)[:300]])
+    age = None  # type: Optional[float]
+    for line in (output or "").splitlines():
+        found = pattern.match(line)
+        if found:
+            age = now - float(found.group(1))
+        # The driver has messages of several lines, of which only the first has a time.
+        text = found.group(2) if found else line.strip()
+        if age is not None and age < KERNEL_HOURS * 3600 and _KERNEL.search(text):
+            lines.append([round(age), text[:300]])
     return {"missing": why if output is None else None, "lines": lines[-_MOST_LINES:]}
 
 
