@@ -38,6 +38,13 @@ def test_an_a100_under_driver_535() -> None:
         "fabric": None,
         "rows_pending": None,
         "rows_failed": None,
+        "unrepairable": None,
+        "channel_repair": None,
+        "tpc_repair": None,
+        "sram_threshold": None,
+        "recovery": None,
+        "fabric_health": None,
+        "fabric_bandwidth": None,
         "memory_mib": 81920,
         "memory_used_mib": None,
         "processes": 0,
@@ -90,6 +97,48 @@ def test_what_the_driver_does_not_say_is_null(nothing: str) -> None:
     (gpu,) = gpus.parse(smi_answer(1, changes={0: changes}).encode())["gpus"]
     assert (gpu["sm_mhz"], gpu["power_limit_w"], gpu["uncorrected"]) == (None, None, None)
     assert "sw_power_cap" not in gpu["throttled_us"]
+
+
+@pytest.mark.parametrize(
+    ("word", "recovery"),
+    [("ERR!", None), ("[Unknown Error]", None), ("GPU is lost", "Reboot"), ("[GPU requires reset]", "Reset")],
+)
+def test_a_gpu_that_is_lost_says_nothing_of_itself(word: str, recovery: str | None) -> None:
+    changes = dict.fromkeys(("product", "mig", "compute", "persistence", "fabric", "sm", "temperature"), word)
+    (gpu,) = gpus.parse(smi_answer(1, changes={0: changes}).encode())["gpus"]
+    assert {gpu[name] for name in ("product", "mig", "compute_mode", "persistence", "fabric", "fabric_status")} == {
+        None
+    }
+    assert gpu["recovery"] == recovery
+
+
+@pytest.mark.parametrize(
+    ("elements", "recovery"),
+    [
+        ("<gpu_recovery_action>None</gpu_recovery_action>", None),
+        ("<gpu_recovery_action>N/A</gpu_recovery_action>", None),
+        ("<gpu_recovery_action>Drain P2P</gpu_recovery_action>", "Drain P2P"),
+        ("<gpu_reset_status><reset_required>Yes</reset_required></gpu_reset_status>", "Reset"),
+        (
+            "<gpu_reset_status><reset_required>No</reset_required>"
+            "<drain_and_reset_recommended>Yes</drain_and_reset_recommended></gpu_reset_status>",
+            "Drain and Reset",
+        ),
+        (
+            "<gpu_reset_status><reset_required>Requested functionality has been deprecated</reset_required>"
+            "</gpu_reset_status><gpu_recovery_action>Reset</gpu_recovery_action>",
+            "Reset",
+        ),
+    ],
+)
+def test_what_a_driver_asks_for_has_had_two_places(elements: str, recovery: str | None) -> None:
+    answer = smi_answer(1).replace("<utilization>", f"{elements}<utilization>")
+    assert gpus.parse(answer.encode())["gpus"][0]["recovery"] == recovery
+
+
+def test_a_fabric_that_could_not_be_joined_for_an_unknown_error() -> None:
+    answer = smi_answer(1).replace("<status>Success", "<status>Unknown Error")
+    assert gpus.parse(answer.encode())["gpus"][0]["fabric_status"] == "Unknown Error"
 
 
 LIES = (

@@ -115,6 +115,12 @@ class GpuState(msgspec.Struct, frozen=True):
     """How far it has joined its NVLink fabric: ``Completed``, or where it stopped."""
     fabric_status: str | None = None
     """How joining went: ``Success``, or an error."""
+    fabric_health: str | None = None
+    """How its NVLink fabric is: ``Healthy``, ``Limited Capacity`` or ``Unhealthy``; drivers before 580 do not say."""
+    fabric_bandwidth: str | None = None
+    """Whether it has all bandwidth of the fabric: ``Full`` or ``Degraded``."""
+    recovery: str | None = None
+    """What its driver asks for: ``Reset``, ``Reboot``, ``Drain P2P`` or ``Drain and Reset``; None: nothing."""
     domain: str | None = None
     """The NVLink domain across nodes: GPUs with the same value are connected."""
     uncorrected: float | None = None
@@ -125,6 +131,14 @@ class GpuState(msgspec.Struct, frozen=True):
     """``Yes`` where memory rows wait for a reset to be remapped."""
     rows_failed: str | None = None
     """``Yes`` where memory rows could not be remapped."""
+    unrepairable: str | None = None
+    """``Yes`` where memory cannot be repaired."""
+    channel_repair: str | None = None
+    """``Yes`` where a channel of its memory waits for a reset to be repaired."""
+    tpc_repair: str | None = None
+    """``Yes`` where a group of its processors waits for a reset to be repaired."""
+    sram_threshold: str | None = None
+    """``Yes`` where its SRAM has had so many uncorrectable errors that NVIDIA wants it replaced."""
     throttle: tuple[str, ...] = ()
     """What holds its clocks down at this moment, such as ``sw_power_cap``; empty: nothing."""
     throttled_us: dict[str, float] = {}  # msgspec copies it

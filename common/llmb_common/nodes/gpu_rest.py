@@ -18,6 +18,8 @@ FOREIGN_MIB = 2048
 BUSY = 20.0
 """Per cent: an idle GPU that works so much works for somebody else (the same)."""
 _YES = ("Yes", "1")
+_DRAIN = "Drain and Reset"
+"""What a driver asks for if a GPU works on, such as with memory rows to remap."""
 
 
 class GpuAtRest(NamedTuple):
@@ -103,6 +105,23 @@ def says_nothing(node: NodeFacts, needs: Needs) -> str:
     return f"GPU {ranges(silent)}: it does not answer at all" if silent else ""
 
 
+def recovery_needed(at_rest: GpuAtRest) -> str:
+    """Return what a GPU needs before a job can use it, ``its driver asks for: Reset``; empty: nothing, or not known.
+
+    Empty, too, where it still works until it is reset (``recovery_advised``).
+    """
+    action = at_rest.gpu.recovery
+    return f"its driver asks for: {action}" if action and action != _DRAIN else ""
+
+
+def recovery_advised(at_rest: GpuAtRest) -> str:
+    """Return ``its driver asks for: Drain and Reset`` if that is so of a GPU, which works until then; empty: it is
+    not, or not known.
+    """
+    action = at_rest.gpu.recovery
+    return f"its driver asks for: {action}" if action == _DRAIN else ""
+
+
 def sram_errors(at_rest: GpuAtRest) -> str:
     """Return the number of uncorrectable errors of a GPU's SRAM, ``2 uncorrectable SRAM errors``; empty: none known.
 
@@ -122,17 +141,34 @@ def memory_errors(at_rest: GpuAtRest) -> str:
     return f"{count:.0f} uncorrectable errors since the driver loaded" if count and not sram_errors(at_rest) else ""
 
 
+def sram_worn(at_rest: GpuAtRest) -> str:
+    """Return ``so many SRAM errors that NVIDIA wants it replaced`` if that is so of a GPU; empty: it is not, or not
+    known.
+    """
+    return "so many SRAM errors that NVIDIA wants it replaced" if at_rest.gpu.sram_threshold in _YES else ""
+
+
 def rows_lost(at_rest: GpuAtRest) -> str:
-    """Return ``memory rows could not be remapped`` if that is so of a GPU's memory; empty: it is not, or not known."""
-    return "memory rows could not be remapped" if at_rest.gpu.rows_failed in _YES else ""
+    """Return ``memory rows could not be remapped``, else ``memory that cannot be repaired``, if that is so of a GPU.
+
+    Empty: it is not, or not known.
+    """
+    if at_rest.gpu.rows_failed in _YES:
+        return "memory rows could not be remapped"
+    return "memory that cannot be repaired" if at_rest.gpu.unrepairable in _YES else ""
 
 
 def rows_waiting(at_rest: GpuAtRest) -> str:
-    """Return ``rows to remap at its next reset`` if rows of a GPU's memory wait for it; empty: none, or not known.
+    """Return ``rows to remap at its next reset``, else ``a repair is due at its next reset``, if that is so of a GPU.
 
-    Empty, too, where ``rows_lost`` speaks of the same GPU.
+    Empty: nothing waits, it is not known, or ``rows_lost`` speaks of the same GPU.
     """
-    return "rows to remap at its next reset" if at_rest.gpu.rows_pending in _YES and not rows_lost(at_rest) else ""
+    gpu = at_rest.gpu
+    if rows_lost(at_rest):
+        return ""
+    if gpu.rows_pending in _YES:
+        return "rows to remap at its next reset"
+    return "a repair is due at its next reset" if _YES[0] in (gpu.channel_repair, gpu.tpc_repair) else ""
 
 
 def unusable_mode(at_rest: GpuAtRest) -> str:

@@ -218,6 +218,27 @@ def outside_fabric(run: GpuRun) -> str:
     return f"{state}, {status}" if gpu.fabric_status else state
 
 
+def unhealthy_fabric(run: GpuRun) -> str:
+    """Return ``Unhealthy`` if nvidia-smi says so of the NVLink fabric that a GPU has joined; empty: it does not.
+
+    The look after training counts, if there is one, else the first look.
+    """
+    gpu = run.end or run.gpu
+    return "Unhealthy" if gpu.fabric_health == "Unhealthy" else ""
+
+
+def narrow_fabric(run: GpuRun) -> str:
+    """Return ``Limited Capacity`` or ``Degraded`` if a GPU has not all bandwidth of its NVLink fabric; empty: it has.
+
+    The words are nvidia-smi's. The look after training counts, if there is one, else the first look. Empty, too, where
+    nothing is known, or ``unhealthy_fabric`` reports it.
+    """
+    gpu = run.end or run.gpu
+    if gpu.fabric_health == "Limited Capacity":
+        return "Limited Capacity"
+    return "Degraded" if gpu.fabric_bandwidth == "Degraded" and not unhealthy_fabric(run) else ""
+
+
 def new_memory_errors(run: GpuRun) -> str:
     """Return the uncorrectable memory errors that a GPU had during a run, and rows that wait for repair or failed it.
 

@@ -117,7 +117,10 @@ ANYWHERE: tuple[Rule, ...] = (
 ON_GPUS: tuple[Rule, ...] = (
     # One GPU before a job
     Rule("gpu-answers", FAIL, each_node(gpu_rest.says_nothing), _DRIVER),
+    Rule("gpu-answers", FAIL, each_gpu(gpu_rest.recovery_needed), _DRIVER),
+    Rule("gpu-answers", WARN, each_gpu(gpu_rest.recovery_advised), _RESET),
     Rule("memory-errors", FAIL, each_gpu(gpu_rest.sram_errors), _RESET),
+    Rule("memory-errors", WARN, each_gpu(gpu_rest.sram_worn), "have NVIDIA's field diagnostic run on it"),
     Rule("memory-errors", WARN, each_gpu(gpu_rest.memory_errors), _RESET),
     Rule("memory-rows", FAIL, each_gpu(gpu_rest.rows_lost), _RESET),
     Rule("memory-rows", WARN, each_gpu(gpu_rest.rows_waiting), _RESET),
@@ -217,6 +220,14 @@ ON_GPUS: tuple[Rule, ...] = (
     Rule("ecc", PROBLEM, each_gpu_run(gpu_run.new_memory_errors), _RESET, "memory errors: {}"),
     Rule("ecc", NOTE, each_gpu_run(gpu_run.old_memory_errors), _RESET, "memory errors before the run: {}"),
     Rule("fabric", BOTH, each_gpu_run(gpu_run.outside_fabric), _IMEX, "GPUs outside the NVLink fabric: {}"),
+    Rule("fabric", BOTH, each_gpu_run(gpu_run.unhealthy_fabric), _CABLE, "GPUs of which the NVLink fabric is bad: {}"),
+    Rule(
+        "fabric",
+        LESS_BEFORE,
+        each_gpu_run(gpu_run.narrow_fabric),
+        _CABLE,
+        "GPUs without all bandwidth of the NVLink fabric: {}",
+    ),
     # What NCCL used
     Rule("nvlink", PROBLEM, network.nodes_not_joined, _IMEX, "NVLink does not join the nodes as planned: {}"),
     Rule("socket", BOTH, network.sockets, _NCCL, "NCCL sends through TCP sockets between nodes: {}"),

@@ -18,7 +18,9 @@ SECONDS = 10.0
 """An idle node answers within two; one whose driver is in trouble hangs."""
 
 _MOST_GPUS = 64
-_NOTHING = {"", "n/a", "none", "not supported", "unknown error", "requested functionality has been deprecated"}
+_NOTHING = {"", "n/a", "none", "not supported", "requested functionality has been deprecated"}
+_LOST = {"unknown error", "err!", "gpu is lost", "gpu requires reset"}
+"""What stands in the place of values that a GPU no longer gives; the last two say why."""
 _NUMBER = re.compile(r"-?\d{1,15}(?:\.\d{1,6})?")
 
 _TEXTS = {
@@ -36,9 +38,14 @@ _TEXTS = {
     "pcie_width": "pci/pci_gpu_link_info/link_widths/current_link_width",
     "pcie_width_max": "pci/pci_gpu_link_info/link_widths/max_link_width",
     "fabric": "fabric/state",
-    "fabric_status": "fabric/status",
+    "fabric_health": "fabric/health/summary",
+    "fabric_bandwidth": "fabric/health/bandwidth",
     "rows_pending": "remapped_rows/remapped_row_pending",
     "rows_failed": "remapped_rows/remapped_row_failure",
+    "unrepairable": "ecc_errors/unrepairable_memory",
+    "channel_repair": "ecc_errors/channel_repair_pending",
+    "tpc_repair": "ecc_errors/tpc_repair_pending",
+    "sram_threshold": "ecc_errors/aggregate/sram_threshold_exceeded",
 }
 _NUMBERS = {
     "memory_mib": ("fb_memory_usage/total",),
@@ -148,8 +155,10 @@ def _gpu_facts(number: int, element: ElementTree.Element) -> Dict[str, Any]:
 
     ``element`` is the GPU's in nvidia-smi's XML. The names are ``index`` (that number); the texts ``product``,
     ``uuid``, ``serial``, ``bus``, ``vbios``, ``gsp_firmware``, ``performance_state``, ``persistence``, ``mig``,
-    ``compute_mode``, ``ecc``, ``pcie_width``, ``pcie_width_max``, ``fabric``, ``fabric_status``, ``rows_pending``,
-    ``rows_failed`` and ``domain`` (as ``_nvlink_domain`` has it); the floats of ``_NUMBERS``, such as ``sm_mhz``,
+    ``compute_mode``, ``ecc``, ``pcie_width``, ``pcie_width_max``, ``fabric``, ``fabric_health``, ``fabric_bandwidth``,
+    ``rows_pending``, ``rows_failed``, ``unrepairable``, ``channel_repair``, ``tpc_repair``, ``sram_threshold``,
+    ``fabric_status`` (``Unknown Error``, too), ``recovery`` (as ``_recovery_action`` has it) and ``domain`` (as
+    ``_nvlink_domain`` has it); the floats of ``_NUMBERS``, such as ``sm_mhz``,
     ``power_w``, ``memory_mib`` and ``temperature_c``, and without a unit ``utilization`` (percent),
     ``pcie_generation``, ``pcie_generation_max`` and ``uncorrected_rows``; ``processes`` (their number),
     ``uncorrected`` and ``uncorrected_sram`` (numbers of ECC errors), ``throttle`` (a list of reasons now) and
@@ -162,6 +171,8 @@ def _gpu_facts(number: int, element: ElementTree.Element) -> Dict[str, Any]:
         "index": number,
         **texts,
         **numbers,
+        "fabric_status": _fabric_status(element),
+        "recovery": _recovery_action(element),
         "domain": _nvlink_domain(element),
         "processes": len(element.findall("processes/process_info")),
         "uncorrected": _uncorrectable_errors(element),
@@ -169,6 +180,34 @@ def _gpu_facts(number: int, element: ElementTree.Element) -> Dict[str, Any]:
         "throttle": _throttle_reasons(element),
         "throttled_us": _throttle_counters(element),
     }
+
+
+def _recovery_action(element: ElementTree.Element) -> Optional[str]:
+    """Return what a GPU needs before it works again: ``Reset``, ``Reboot``, ``Drain P2P`` or ``Drain and Reset``.
+
+    ``element`` is the GPU's in nvidia-smi's XML. None: nothing, or nvidia-smi does not say. Drivers before 560 or so
+    say only that a reset is required or recommended; of a GPU in trouble, ``GPU requires reset`` or ``GPU is lost`` may
+    stand instead of any value.
+    """
+    said = {(value.text or "").strip().strip("[]").lower() for value in element.iter()}
+    if "gpu is lost" in said:
+        return "Reboot"
+    if "gpu requires reset" in said or _xml_text(element, "gpu_reset_status/reset_required") == "Yes":
+        return "Reset"
+    if _xml_text(element, "gpu_reset_status/drain_and_reset_recommended") == "Yes":
+        return "Drain and Reset"
+    return _xml_text(element, "gpu_recovery_action")
+
+
+def _fabric_status(element: ElementTree.Element) -> Optional[str]:
+    """Return how a GPU fared when it joined its NVLink fabric: ``Success`` or an error, also ``Unknown Error``.
+
+    ``element`` is the GPU's in nvidia-smi's XML. None: there is no fabric, or the GPU does not even tell its state.
+    """
+    if not _xml_text(element, "fabric/state"):
+        return None
+    text = (element.findtext("fabric/status") or "").strip().strip("[]")
+    return None if text.lower() in _NOTHING else text[:120]
 
 
 def _nvlink_domain(element: ElementTree.Element) -> Optional[str]:
@@ -228,10 +267,10 @@ def _throttle_counters(element: ElementTree.Element) -> Dict[str, float]:
 def _xml_text(element: ElementTree.Element, path: str) -> Optional[str]:
     """Return the text at ``path`` below ``element`` of nvidia-smi's XML, stripped and cut to 120 characters.
 
-    None where there is nothing, or where it says so (``N/A``).
+    None where there is nothing, where it says so (``N/A``), or where the GPU is lost.
     """
     text = (element.findtext(path) or "").strip()
-    return None if text.strip("[]").lower() in _NOTHING else text[:120]
+    return None if text.strip("[]").lower() in _NOTHING | _LOST else text[:120]
 
 
 def _first_number(element: ElementTree.Element, paths: Sequence[str]) -> Optional[float]:
