@@ -3,6 +3,7 @@ nothing."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -18,8 +19,8 @@ FOREIGN_MIB = 2048
 BUSY = 20.0
 """Per cent: an idle GPU that works so much works for somebody else (the same)."""
 _YES = ("Yes", "1")
-_DRAIN = "Drain and Reset"
-"""What a driver asks for if a GPU works on, such as with memory rows to remap."""
+_NEEDED = re.compile(r"(GPU )?Reset|(Node )?Reboot|Drain P2P", re.IGNORECASE)
+"""What a driver asks for before a GPU can be used. With ``Drain and Reset`` it works on; other words are not known."""
 
 
 class GpuAtRest(NamedTuple):
@@ -108,18 +109,19 @@ def says_nothing(node: NodeFacts, needs: Needs) -> str:
 def recovery_needed(at_rest: GpuAtRest) -> str:
     """Return what a GPU needs before a job can use it, ``its driver asks for: Reset``; empty: nothing, or not known.
 
-    Empty, too, where it still works until it is reset (``recovery_advised``).
+    Empty, too, where it may work until then (``recovery_advised``).
     """
     action = at_rest.gpu.recovery
-    return f"its driver asks for: {action}" if action and action != _DRAIN else ""
+    return f"its driver asks for: {action}" if action and _NEEDED.match(action) else ""
 
 
 def recovery_advised(at_rest: GpuAtRest) -> str:
-    """Return ``its driver asks for: Drain and Reset`` if that is so of a GPU, which works until then; empty: it is
-    not, or not known.
+    """Return what a driver asks for of a GPU that may work until then, ``its driver asks for: Drain and Reset``.
+
+    Empty: nothing, or it is not known, or ``recovery_needed`` reports it.
     """
     action = at_rest.gpu.recovery
-    return f"its driver asks for: {action}" if action == _DRAIN else ""
+    return f"its driver asks for: {action}" if action and not _NEEDED.match(action) else ""
 
 
 def sram_errors(at_rest: GpuAtRest) -> str:
