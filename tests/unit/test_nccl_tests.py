@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
 from llmb_common.nodes.fabric.measurement import bus_factor
-from llmb_common.nodes.fabric.nccl_tests import NcclTest, is_nccl_tests, parse_nccl_tests
+from llmb_common.nodes.fabric.nccl_tests import Column, NcclTest, is_nccl_tests, parse_nccl_tests
 from llmb_common.nodes.fabric.published import lookup_date, published_bandwidths
 from support.cli import Cli
 from support.repository import REPOSITORY
@@ -278,3 +281,82 @@ def test_views_of_runs_are_refused(cli: Cli, view: str) -> None:
     done = cli("results", str(SAMPLE), f"--{view}")
     assert (done.status, done.out) == (2, "")
     assert f"--{view}" in done.err
+
+
+def as_json(test: NcclTest, ranks_of_process: int = 1) -> dict[str, Any]:
+    """What ``-J`` writes of a test: of each process the first rank, times in us, NaN and the root as text."""
+
+    def half(column: Column | None) -> dict[str, Any] | None:
+        if column is None:
+            return None
+        figures = {"time": column.seconds * 1e6, "alg_bw": column.algbw_gbps, "bus_bw": column.busbw_gbps}
+        return figures | {"nwrong": column.wrong}
+
+    devices = [
+        {
+            "rank": rank,
+            "group": 0,
+            "pid": 7,
+            "hostname": host,
+            "device": 0,
+            "device_hex": "0:1b:0",
+            "device_info": test.gpu,
+        }
+        for rank, host in enumerate(test.hosts)
+        if rank % ranks_of_process == 0
+    ]
+    rows = [
+        {"size": size.bytes, "count": size.bytes // 4, "type": size.type, "redop": size.redop, "root": "    -1"}
+        | {"out_of_place": half(size.out_of_place), "in_place": half(size.in_place), "actual_iterations": 20}
+        for size in test.sizes
+    ]
+    return {
+        "version": 2,
+        "start_time": "2026-11-30 10:00:00",
+        "args": ["/opt/nccl-tests/build/all_reduce_perf_mpi", "-J", "out.json"],
+        "env": ["HF_TOKEN=hf_secret"],
+        "nccl_version": 23007,
+        "config": {"nthreads": 1, "ngpus": ranks_of_process, "parallel_init": "false", "devices": devices},
+        "results": rows,
+        "out_of_bounds": {"count": 0, "okay": "true"},
+        "average_bus_bandwidth": {"bandwidth": test.average_busbw_gbps, "okay": "unchecked"},
+        "errors": [""],
+        "end_time": "2026-11-30 10:01:00",
+    }
+
+
+@pytest.mark.parametrize("ranks_of_process", [1, 2, 8])
+def test_the_file_of_json_says_the_same_as_the_output(ranks_of_process: int) -> None:
+    printed = parsed(TEXT)
+    text = json.dumps(as_json(printed, ranks_of_process), separators=(",", ":"))
+    assert is_nccl_tests(text[:200])
+    assert parsed(text) == msgspec.structs.replace(printed, version="", sizes=parsed(text).sizes)
+    for size, same in zip(parsed(text).sizes, printed.sizes, strict=True):
+        assert (size.bytes, size.type, size.redop) == (same.bytes, same.type, same.redop)
+        assert size.in_place is not None
+        assert same.in_place is not None
+        assert size.in_place.seconds == pytest.approx(same.in_place.seconds)
+    assert parsed(text).good
+
+
+def test_a_file_of_json_that_is_cut_or_odd_says_so() -> None:
+    whole = as_json(parsed(TEXT))
+    cut = parsed(json.dumps(whole)[:-40])
+    assert (cut.good, cut.sizes) == (False, ())
+    assert cut.problems[0].startswith("its JSON is cut or damaged")
+    whole["results"][0]["in_place"]["time"] = "nan"
+    assert parsed(json.dumps(whole, indent=2)).problems == ("1 row without figures",)
+    whole = as_json(parsed(TEXT))
+    whole["errors"] = ["unhandled system error"]
+    whole["out_of_bounds"]["count"] = 3
+    del whole["config"]["devices"][3]
+    odd = parsed(json.dumps(whole))
+    assert odd.problems == ("unhandled system error", "not all ranks are listed, so their number is unknown")
+    assert (odd.hosts, odd.out_of_bounds, odd.good) == ((), 3, False)
+    whole["results"] = whole["results"][:1]
+    whole["results"][0]["out_of_place"] = None
+    whole["results"][0]["in_place"]["nwrong"] = None
+    (size,) = parsed(json.dumps(whole)).sizes
+    assert size.out_of_place is None
+    assert size.in_place is not None
+    assert size.in_place.wrong is None

@@ -1,7 +1,7 @@
 """What nccl-tests print (``all_reduce_perf`` and the others), of any release, read as figures.
 
 By their source from 2017 (times in ms, ``bytes N ... res``) to 2.20 (``#wrong``, per-iteration columns, a timestamp):
-the columns are those that a test's own header names.
+the columns are those that a test's own header names. Newer ones also write a file of JSON (``-J``), which has the same.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from itertools import chain
 
 import msgspec
 
+from llmb_common.base.printable import counted
+from llmb_common.base.structs import from_json
 from llmb_common.nodes.fabric.measurement import GroupMeasurement, bus_factor
 
 
@@ -191,17 +193,26 @@ _MARK = re.compile(
 )
 
 
+_JSON = re.compile(r'\s*\{\s*"version"\s*:\s*\d+\s*,\s*"start_time"\s*:')
+"""How the file begins that ``-J`` writes."""
+
+
 def is_nccl_tests(text: str) -> bool:
-    """Return whether ``text`` is, or contains, an output of nccl-tests, by the lines that only its programs print."""
-    return _MARK.search(text) is not None
+    """Return whether ``text`` is, or contains, an output of nccl-tests, by the lines that only its programs print.
+
+    The beginning of the file that they write with ``-J`` is one, too.
+    """
+    return bool(_MARK.search(text) or _JSON.match(text))
 
 
 def parse_nccl_tests(text: str) -> list[NcclTest]:
     """Return the tests of nccl-tests whose output ``text`` has, in order; empty where it has none.
 
     Labels of ``mpirun`` and ``srun`` before lines, and lines of other programs, are tolerated. Damaged or cut output is
-    no error: it is told in the test's ``problems`` or by its ``ended``.
+    no error: it is told in the test's ``problems`` or by its ``ended``. A file of ``-J`` has one test.
     """
+    if _JSON.match(text):
+        return [_test_of_json(text)]
     found: list[_Reader] = []
     reader = _Reader()
     for raw in text.splitlines():
@@ -450,3 +461,127 @@ def _collective_by_bandwidth(sizes: Iterable[SizeResult], ranks: int) -> str:
     factors = [column.busbw_gbps / column.algbw_gbps for column in large]
     fits = all(abs(factor / expected - 1) < _TOLD_APART for factor in factors)
     return "all_reduce" if fits else ""
+
+
+class _JsonFigures(msgspec.Struct):
+    """One half (out of place or in place) of a row in a file of ``-J``; text stands there for NaN. Times are in us."""
+
+    alg_bw: float | str
+    bus_bw: float | str
+    time: float | str | None = None
+    cpu_time: float | str | None = None
+    nwrong: float | str | None = None
+
+
+class _JsonRow(msgspec.Struct):
+    """One message size in a file of ``-J``, with its size in bytes."""
+
+    size: int
+    type: str = ""
+    redop: str = ""
+    out_of_place: _JsonFigures | None = None
+    in_place: _JsonFigures | None = None
+
+
+class _JsonDevice(msgspec.Struct):
+    """One rank in a file of ``-J``, of each process the first."""
+
+    rank: int
+    hostname: str
+    group: int = 0
+    device_info: str = ""
+
+
+class _JsonConfig(msgspec.Struct):
+    """The settings of a test in a file of ``-J``: a process has ``nthreads`` times ``ngpus`` ranks."""
+
+    nthreads: int = 1
+    ngpus: int = 1
+    devices: list[_JsonDevice] = []
+
+
+class _JsonBounds(msgspec.Struct):
+    """The number of wrong values in all, in a file of ``-J``."""
+
+    count: int
+
+
+class _JsonAverage(msgspec.Struct):
+    """The average bus bandwidth in a file of ``-J``, in 10^9 bytes/s."""
+
+    bandwidth: float | str
+
+
+class _JsonFile(msgspec.Struct):
+    """What is read of a file of ``-J``; the environment that it has, too, is not."""
+
+    args: list[str] = []
+    nccl_version: int | None = None
+    config: _JsonConfig = msgspec.field(default_factory=_JsonConfig)
+    results: list[_JsonRow] = []
+    out_of_bounds: _JsonBounds | None = None
+    average_bus_bandwidth: _JsonAverage | None = None
+    errors: list[str] = []
+    end_time: str | None = None
+
+
+def _test_of_json(text: str) -> NcclTest:
+    """Return the test that ``text``, a file of ``-J``, is of; a damaged one has no figures, and says so."""
+    try:
+        read = from_json(text.encode(errors="replace"), _JsonFile)
+    except msgspec.MsgspecError as error:
+        return NcclTest(problems=(f"its JSON is cut or damaged: {error}",))
+    problems = [error.strip() for error in read.errors if error.strip()]
+    hosts = _hosts_of_json(read.config)
+    if read.config.devices and not hosts:
+        problems.append("not all ranks are listed, so their number is unknown")
+    sizes = [_size_of_json(row) for row in read.results]
+    readable = [size for size in sizes if size is not None]
+    if len(readable) < len(sizes):
+        problems.append(f"{counted(len(sizes) - len(readable), 'row')} without figures")
+    program = read.args[0] if read.args else ""
+    gpus = Counter(device.device_info for device in read.config.devices)
+    average = read.average_bus_bandwidth
+    return NcclTest(
+        collective=_collective_of_program(program) or _collective_by_bandwidth(readable, len(hosts)),
+        library=_nccl_release(read.nccl_version) if read.nccl_version is not None else "",
+        gpu=gpus.most_common(1)[0][0] if gpus else "",
+        hosts=hosts,
+        sizes=tuple(readable),
+        average_busbw_gbps=_finite_number(str(average.bandwidth)) if average else None,
+        out_of_bounds=read.out_of_bounds.count if read.out_of_bounds else None,
+        ended=read.end_time is not None and average is not None,
+        problems=tuple(problems),
+    )
+
+
+def _hosts_of_json(config: _JsonConfig) -> tuple[str, ...]:
+    """Return the host of each rank of the first group, in the order of ranks; empty: not all are known.
+
+    Of a process with several ranks the file lists the first alone.
+    """
+    devices = sorted((device for device in config.devices if device.group == 0), key=lambda device: device.rank)
+    ranks = [device.rank for device in devices]
+    of_process = config.nthreads * config.ngpus
+    if ranks == list(range(0, len(ranks) * of_process, of_process)):
+        return tuple(device.hostname for device in devices for _ in range(of_process))
+    if ranks == list(range(len(ranks))):
+        return tuple(device.hostname for device in devices)
+    return ()
+
+
+def _size_of_json(row: _JsonRow) -> SizeResult | None:
+    """Return the figures of one message size; None where it has none, or one of them is no number."""
+    halves = {"out_of_place": row.out_of_place, "in_place": row.in_place}
+    columns = {name: _column_of_json(half) for name, half in halves.items() if half is not None}
+    if not columns or None in columns.values():
+        return None
+    return SizeResult(bytes=row.size, type=row.type, redop=row.redop, **columns)
+
+
+def _column_of_json(half: _JsonFigures) -> Column | None:
+    """Return the figures of one half of a row; None where one is no number, or the time is not above 0."""
+    time = half.time if half.time is not None else half.cpu_time
+    names = ("#wrong" if half.nwrong is not None else "",)
+    values = [str(value) for value in (time, half.alg_bw, half.bus_bw, half.nwrong)]
+    return _result_column(values, 1e-6, ("time", "algbw", "busbw", *names))
