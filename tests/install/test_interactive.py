@@ -26,7 +26,7 @@ def site(world: World, registry: Path) -> World:
         "sbatch": "exit 0",
         "sinfo": 'case "$*" in --version) echo "slurm 22.05.8" ;; *) printf "%s\\n" "gpu*|up|4:00:00|8|gpu:h100:8" '
         '"cpu|up|1-00:00:00|4|(null)" ;; esac',
-        "sacctmgr": "printf 'bench\\nother\\n'",
+        "sacctmgr": 'case "$*" in *associations*) printf "k|bench\\nk|other\\n" ;; *) echo bench ;; esac',
         "scontrol": "echo 'NodeName=gpu1 Arch=x86_64 CoresPerSocket=1'",
         "srun": "echo '      --container-image=[USER@][REGISTRY#]IMAGE[:TAG]|PATH'",
         "nvidia-smi": "exit 9",
