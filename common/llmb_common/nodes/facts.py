@@ -116,9 +116,9 @@ class GpuState(msgspec.Struct, frozen=True):
     fabric_status: str | None = None
     """How joining went: ``Success``, or an error."""
     fabric_health: str | None = None
-    """How its NVLink fabric is: ``Healthy``, ``Limited Capacity`` or ``Unhealthy``; drivers before 580 do not say."""
+    """How its NVLink fabric is, such as ``Limited Capacity`` or ``Unhealthy``; drivers before 580 do not say."""
     fabric_bandwidth: str | None = None
-    """Whether it has all bandwidth of the fabric: ``Full`` or ``Degraded``."""
+    """Whether it has all bandwidth of the fabric; ``Degraded``: not."""
     recovery: str | None = None
     """What its driver asks for: ``Reset``, ``Reboot``, ``Drain P2P`` or ``Drain and Reset``; None: nothing."""
     domain: str | None = None

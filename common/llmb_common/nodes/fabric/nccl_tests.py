@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from itertools import chain
+from itertools import chain, product
 
 import msgspec
 
@@ -382,7 +382,7 @@ def _size_result(words: Sequence[str], columns: Sequence[str], unit: float) -> S
     tail = len(behind) + behind.count("timestamp")
     # Releases before 2.13 leave the reduction out, but not its heading, in collectives without one.
     leads = [first, first - 1] if "redop" in columns else [first]
-    shapes = [(lead, halves) for lead in leads for halves in (len(times), 1)]
+    shapes = product(leads, (len(times), 1))
     lead, halves = next((shape for shape in shapes if shape[0] + shape[1] * width + tail == len(words)), (0, 0))
     columns_found = [
         _result_column(words[lead + half * width : lead + (half + 1) * width], unit, names) for half in range(halves)
@@ -564,7 +564,7 @@ def _hosts_of_json(config: _JsonConfig) -> tuple[str, ...]:
     ranks = [device.rank for device in devices]
     of_process = config.nthreads * config.ngpus
     if ranks == list(range(0, len(ranks) * of_process, of_process)):
-        return tuple(device.hostname for device in devices for _ in range(of_process))
+        return tuple(chain.from_iterable([device.hostname] * of_process for device in devices))
     if ranks == list(range(len(ranks))):
         return tuple(device.hostname for device in devices)
     return ()

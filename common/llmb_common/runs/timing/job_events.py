@@ -112,7 +112,8 @@ def read_events(path: Path) -> JobEvents:
     later = [*last.later, *spare]
     kinds = {event["event"] for event in later}
     # A script that was killed has no say: the series speaks for it.
-    ends = [event for name in ("end", "over") for event in later if event["event"] == name]
+    ends = [event for event in later if event["event"] == "end"]
+    ends += [event for event in later if event["event"] == "over"]
     end = ends[0] if ends else None
     full = bool(spare) or _is_full(later, end)
     job_id = str(start.get("job_id", ""))
