@@ -126,8 +126,10 @@ def envelope(command: str, result: Result, notices: Sequence[str] = ()) -> str:
         "error": None if result.error is None else result.error.as_dict(),
         "notices": notices,
     }
-    import msgspec  # the readers of logs have none, and print no such object
-
+    try:
+        import msgspec
+    except ImportError:  # whoever removes an installation may have the standard library alone
+        return printable_json(json.dumps(content, indent=2, allow_nan=False, ensure_ascii=False))
     text = printable_json(json.dumps(content, allow_nan=False, ensure_ascii=False))
     # json's own encoder in C cannot indent, and without it the runs of a site take seconds.
     indented: bytes = msgspec.json.format(text.encode(), indent=2)
