@@ -127,13 +127,12 @@ def envelope(command: str, result: Result, notices: Sequence[str] = ()) -> str:
         "notices": notices,
     }
     try:
-        import msgspec
+        from msgspec.json import format as indented
     except ImportError:  # whoever removes an installation may have the standard library alone
         return printable_json(json.dumps(content, indent=2, allow_nan=False, ensure_ascii=False))
     text = printable_json(json.dumps(content, allow_nan=False, ensure_ascii=False))
     # json's own encoder in C cannot indent, and without it the runs of a site take seconds.
-    indented: bytes = msgspec.json.format(text.encode(), indent=2)
-    return indented.decode()
+    return indented(text.encode(), indent=2).decode()
 
 
 @contextlib.contextmanager
