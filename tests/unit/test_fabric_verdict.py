@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from llmb_common.base.errors import RecordError
-from llmb_common.base.structs import json_text
+from llmb_common.base.files import json_text
 from llmb_common.nodes.fabric.blame import ASKED, MOST_ROUNDS, next_round
 from llmb_common.nodes.fabric.expectation import Expectation
 from llmb_common.nodes.fabric.grouping import first_groups
@@ -84,7 +84,7 @@ def test_a_measurement_is_the_same_after_it_was_written() -> None:
     found = fleet(
         [group(["n1", "n2"])], whole=group(["n1", "n2"], None, error="hung", hung_ranks=(3,)), missing={"n3": "died"}
     )
-    assert measurement_from_json(json_text(msgspec.to_builtins(found))) == found
+    assert measurement_from_json(json_text(msgspec.to_builtins(found)).encode()) == found
 
 
 @pytest.mark.parametrize("text", [b"{}", b"[]", b"{", b'{"device": "cuda", "schema": 2}', b'{"device": "tpu"}'])

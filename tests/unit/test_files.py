@@ -8,6 +8,7 @@ import hashlib
 import os
 import socket
 import stat
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pytest
 from llmb_common.base.errors import RecordError
 from llmb_common.base.files import (
     fsync_folder,
+    json_text,
     open_plain,
     read_json,
     read_plain,
@@ -216,6 +218,15 @@ def test_two_writers_never_share_a_temporary_file(tmp_path: Path, monkeypatch: p
         write_atomic(tmp_path / "f", "x")
     assert len(set(names)) == 3
     assert all(name.startswith(".f.") for name in names), "hidden, and beside the file, where a rename is one step"
+
+
+def test_json_is_the_same_text_where_there_is_no_msgspec(monkeypatch: pytest.MonkeyPatch) -> None:
+    value = {"größe": [1, 2.5, None, True], "name": "log-\udcff\n", "empty": [{}, [], ""]}
+    text = json_text(value)
+    monkeypatch.setitem(sys.modules, "msgspec.json", None)
+    assert json_text(value) == text
+    with pytest.raises(ValueError, match="JSON"):
+        json_text(float("inf"))
 
 
 def test_json_is_indented_utf8_with_a_last_line(tmp_path: Path) -> None:

@@ -8,10 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
-from llmb_common.base.files import write_json
-from llmb_common.base.structs import json_text
 from llmb_common.planning.job_plan import plan_as_dict
 from support.runs import PUBLISHED, ROOT, plan_for
 
@@ -56,11 +52,3 @@ def test_nobody_converts_without_the_lock() -> None:
     sources = [path for folder in ("common", "cli", "installer") for path in (ROOT / folder).rglob("*.py")]
     users = {path.name for path in sources if re.search(r"msgspec\.(convert|json\.decode)\(", path.read_text())}
     assert users == {"structs.py"}
-
-
-def test_json_is_the_text_that_is_written_to_files(tmp_path: Path) -> None:
-    value = {"title": "größe", "runs": [1.5, None, {"a": True}], "none": {}}
-    write_json(tmp_path / "f.json", value)
-    assert json_text(value) == (tmp_path / "f.json").read_bytes()
-    with pytest.raises(ValueError, match="JSON"):
-        json_text({"mfu": float("nan")})

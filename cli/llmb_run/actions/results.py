@@ -209,7 +209,7 @@ def _in_output_form(
     printed. ``status``: the exit status.
     """
     result = Result(data, status=status)
-    texts = {"table": table, "csv": csv, "json": lambda: envelope("results", result, notices.recorded_notices) + "\n"}
+    texts = {"table": table, "csv": csv, "json": lambda: envelope("results", result, notices.recorded_notices)}
     return result._replace(text=texts[output])
 
 

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import os
 import signal
 import sys
@@ -30,6 +29,7 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 from llmb_common.base.errors import EnvironmentLacks, Interrupted, LLMBError
+from llmb_common.base.files import json_text
 from llmb_common.base.printable import (
     discard_output,
     folded,
@@ -90,7 +90,7 @@ def print_result(command: str, result: Result, *, as_json: bool, notices: Sequen
         ValueError: with ``as_json``, the data holds NaN or an infinity
     """
     if as_json:
-        print(envelope(command, result, notices))
+        sys.stdout.write(envelope(command, result, notices))
     else:
         text = result.text() if callable(result.text) else result.text
         if result.for_programs:
@@ -110,9 +110,9 @@ def print_result(command: str, result: Result, *, as_json: bool, notices: Sequen
 def envelope(command: str, result: Result, notices: Sequence[str] = ()) -> str:
     """Return ``result`` of a command as JSON text, an object in which non-printable characters are escaped.
 
-    Indented, without a final line break. Its keys are ``schema`` (a number), ``command``, ``ok`` (whether the exit
-    status is 0), ``data``, ``error`` (an object, ``LLMBError.as_dict``; null without one) and ``notices``, a list
-    of texts as given. Where ``result.data`` is a function, it is called for the data, and what it raises passes.
+    Indented, with a final line break. Its keys are ``schema`` (a number), ``command``, ``ok`` (whether the exit status
+    is 0), ``data``, ``error`` (an object, ``LLMBError.as_dict``; null without one) and ``notices``, a list of texts as
+    given. Where ``result.data`` is a function, it is called for the data, and what it raises passes.
 
     Raises:
         TypeError: the data holds what JSON cannot express
@@ -126,13 +126,7 @@ def envelope(command: str, result: Result, notices: Sequence[str] = ()) -> str:
         "error": None if result.error is None else result.error.as_dict(),
         "notices": notices,
     }
-    try:
-        from msgspec.json import format as indented
-    except ImportError:  # whoever removes an installation may have the standard library alone
-        return printable_json(json.dumps(content, indent=2, allow_nan=False, ensure_ascii=False))
-    text = printable_json(json.dumps(content, allow_nan=False, ensure_ascii=False))
-    # json's own encoder in C cannot indent, and without it the runs of a site take seconds.
-    return indented(text.encode(), indent=2).decode()
+    return printable_json(json_text(content))
 
 
 @contextlib.contextmanager

@@ -114,20 +114,6 @@ def read_generated(path: Path, kind: Any, *, remedy: str, what: str = "") -> Any
         raise RecipeError(f"cannot read {what}{path}: {error}", remedy=remedy) from error
 
 
-def json_text(value: Any) -> bytes:
-    """Return ``value``, plain data, as UTF-8 JSON, indented by two blanks and with a line break at its end.
-
-    Keys keep their order. As ``files.write_json`` writes it, but several times faster: json's C encoder cannot indent.
-
-    Raises:
-        ValueError: ``value`` contains NaN or an infinity, or text that UTF-8 cannot encode (UnicodeEncodeError)
-    """
-    import msgspec
-
-    text: bytes = msgspec.json.format(json.dumps(value, allow_nan=False, ensure_ascii=False).encode(), indent=2)
-    return text + b"\n"
-
-
 SCHEMA = 1
 
 

@@ -21,9 +21,9 @@ from typing import Annotated, Any, get_type_hints
 import msgspec
 
 from llmb_common.base.errors import RecordError
-from llmb_common.base.files import read_plain, unreadable, write_atomic
+from llmb_common.base.files import json_text, read_plain, unreadable, write_atomic
 from llmb_common.base.processes import ProcessId
-from llmb_common.base.structs import from_json, json_text, misfit_text
+from llmb_common.base.structs import from_json, misfit_text
 from llmb_common.base.words import is_experiment_name
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.runs.folders import locked, own_run

@@ -12,7 +12,7 @@ import msgspec
 
 from llmb_common.base import gpus
 from llmb_common.base.errors import RecordError
-from llmb_common.base.structs import json_text
+from llmb_common.base.files import json_text
 from llmb_common.planning.job_plan import JobPlan, PlannedFunction
 from llmb_common.runs.folders import OwnRun, own_run
 from llmb_common.runs.manifest import hash_of_packed
@@ -122,7 +122,7 @@ def _function(function: PlannedFunction) -> dict[str, Any]:
 
 def job_text(plan: JobPlan, paths: RunPaths) -> bytes:
     """Return the content of a run's job.json, as it is written to disk: indented JSON in UTF-8. Nothing is written."""
-    return json_text(job_document(plan, paths))
+    return json_text(job_document(plan, paths)).encode()
 
 
 def check_unchanged(record: RunRecord, *, code: bool = True) -> None:

@@ -15,9 +15,8 @@ from typing import Any
 import msgspec
 
 from llmb_common.base.errors import AnswerLost, RecordError, RequestError, SchedulerError
-from llmb_common.base.files import fsync_folder
+from llmb_common.base.files import fsync_folder, json_text
 from llmb_common.base.processes import identify
-from llmb_common.base.structs import json_text
 from llmb_common.executors.base import executor_for
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.runs.finding import stay_submitting
@@ -105,7 +104,7 @@ def _write_run_files(making: Path, record: RunRecord, code: bytes) -> None:
     write_new(here(paths.supervisor), render_supervisor(plan.cluster_type))
     write_new(here(paths.script), render_script(plan, paths).encode(), mode=0o755)
     # The intent must survive a power failure. If one took the other files, the job would fail and say why.
-    write_new(here(paths.record), json_text(record.as_dict()), sync=True)
+    write_new(here(paths.record), json_text(record.as_dict()).encode(), sync=True)
 
 
 PATIENCE_SECONDS = 360.0
