@@ -90,7 +90,7 @@ def command_lines() -> list[str]:
 def test_it_ends_in_a_table_of_a_real_run(quickstart: Quickstart) -> None:
     shown = quickstart.stdout
     assert shown.startswith("Elapsed Time (ms) and TFLOPS/GPU Analysis (iterations 35-44)\n"), quickstart.stderr
-    assert re.search(r"^pretrain_llama3.1_smoke_bf16_gpus2_tp2\S* +Success +[0-9.]+", shown, re.MULTILINE)
+    assert re.search(r"^pretrain_llama3.1_smoke_bf16_gpus1_tp1\S* +Success +[0-9.]+", shown, re.MULTILINE)
     (log,) = quickstart.runs()[-1].glob("*/log-*.out")
     steps = re.findall(r"iteration +(\d+)/ +50 .*lm loss: ([0-9.E+-]+)", log.read_text())
     assert [int(step) for step, _ in steps] == list(range(1, 51))

@@ -99,7 +99,7 @@ def test_it_trains_and_shows_the_table_and_what_comes_next(
     texts(out, mask=r"1\.0 for \S+")
     assert out.rstrip().endswith("/experiments/x/x_1")
     texts(err)
-    asked = "MODEL_SIZE=smoke JOB_TOTAL_GPUS=2 CLUSTER_TYPE=local GPU_TYPE=cpu"
+    asked = "MODEL_SIZE=smoke JOB_TOTAL_GPUS=1 CLUSTER_TYPE=local GPU_TYPE=cpu"
     assert f"cd {world / 'clone' / 'llama3.1'} && {asked} ./launch.sh" in err
     log = next((tmp_path / "install" / ".llmb" / "logs").iterdir()).read_text()
     assert "x_1  Success" in log
@@ -113,7 +113,7 @@ def test_the_job_gets_the_callers_variables_without_those_of_a_launch(quickstart
     launch = {"MODEL_SIZE": "405b", "DRY_RUN": "true", "PYTHONIOENCODING": "ascii"}
     assert quickstart(**launch, OMP_NUM_THREADS="3", http_proxy="http://p")[0] == 0
     found = dict(line.partition("=")[::2] for line in (world / "environment").read_text().splitlines())
-    assert (found["MODEL_SIZE"], found["JOB_TOTAL_GPUS"], found["GPU_TYPE"]) == ("smoke", "2", "cpu")
+    assert (found["MODEL_SIZE"], found["JOB_TOTAL_GPUS"], found["GPU_TYPE"]) == ("smoke", "1", "cpu")
     assert not {"DRY_RUN", "PYTHONIOENCODING"} & {*found}
     assert found["http_proxy"] == "http://p"
     assert (found["LLMB_INSTALL"], found["LLMB_REPO"]) == (str(tmp_path / "install"), str(world / "clone"))

@@ -23,7 +23,6 @@ from llmb_install.working.reporter import Reporter
 from llmb_install.working.transaction import install_lock, remove_leftovers
 
 WORKLOAD = "pretrain_llama3.1"
-RANKS = 2
 STEPS = 50
 _ENDING = 45.0
 """Seconds for a training run to end in order after Ctrl-C."""
@@ -122,11 +121,11 @@ def _train_tiny_model(clone: Path, install: Path, reporter: Reporter) -> Path:
     experiments = install / "workloads" / WORKLOAD / "experiments"
     # launch.sh does not say where the run is: it is the folder that was not there before.
     before = set(_run_folders(experiments))
-    variables = {"MODEL_SIZE": "smoke", "JOB_TOTAL_GPUS": str(RANKS), "CLUSTER_TYPE": "local", "GPU_TYPE": "cpu"}
+    variables = {"MODEL_SIZE": "smoke", "JOB_TOTAL_GPUS": "1", "CLUSTER_TYPE": "local", "GPU_TYPE": "cpu"}
     shown = " ".join(f"{name}={value}" for name, value in variables.items())
     recipe = clone / "llama3.1"
     reporter.note(f"training: cd {recipe} && {shown} ./launch.sh")
-    title = f"training a tiny Llama 3.1, {STEPS} steps on {RANKS} processes"
+    title = f"training a tiny Llama 3.1, {STEPS} steps"
     with reporter.step(title) as step:
         step.update(lambda: _training_progress(experiments, before))
         env = _training_environment(clone, install) | variables
