@@ -224,7 +224,7 @@ def test_who_holds_it_too_long_is_named(run: Path, monkeypatch: pytest.MonkeyPat
 def test_a_lock_that_cannot_be_had_is_an_error_of_ours(
     run: Path, monkeypatch: pytest.MonkeyPatch, texts: Texts
 ) -> None:
-    def fail(descriptor: int) -> bool:
+    def fail(descriptor: int, seconds: float) -> bool:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     with own_run(run) as own:
@@ -232,7 +232,7 @@ def test_a_lock_that_cannot_be_had_is_an_error_of_ours(
         with texts.raises(RecordError), folders.locked(own):
             pass
         (run / ".lock").rmdir()
-        monkeypatch.setattr(folders, "try_lock", fail)
+        monkeypatch.setattr(folders, "lock_within", fail)
         with texts.raises(RecordError), folders.locked(own):
             pass
 

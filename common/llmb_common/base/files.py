@@ -15,6 +15,7 @@ import json
 import os
 import pwd
 import stat
+import time
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -292,6 +293,25 @@ def try_lock(descriptor: int) -> bool:
         # Without locks, drivers of file systems answer with one of these three.
         if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS):
             raise
+    return True
+
+
+_POLL_SECONDS = 0.005
+
+
+def lock_within(descriptor: int, seconds: float) -> bool:
+    """Lock an open file exclusively, for which it waits up to ``seconds``; return whether the caller may go on.
+
+    It is tried at least once, as ``try_lock`` does it.
+
+    Raises:
+        OSError: locking failed for another reason than that somebody holds the lock
+    """
+    deadline = time.monotonic() + seconds
+    while not try_lock(descriptor):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_POLL_SECONDS)
     return True
 
 

@@ -7,13 +7,12 @@ import functools
 import json
 import os
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from llmb_common.base.errors import RecipeError, RecordError
-from llmb_common.base.files import read_json, remedy_for, try_lock, write_json
+from llmb_common.base.files import lock_within, read_json, remedy_for, write_json
 
 if TYPE_CHECKING:
     import msgspec
@@ -202,15 +201,12 @@ def locked(file: Path, patience: float | None = None) -> Iterator[None]:
         ) from error
     try:
         patience = _PATIENCE_SECONDS if patience is None else patience
-        give_up = time.monotonic() + patience
-        while not try_lock(descriptor):
-            if time.monotonic() > give_up:
-                raise RecordError(
-                    f"another process has been changing {file} for {patience:.0f} s",
-                    remedy=f"fuser {lock} shows it; run the same command again when it has ended",
-                    code="busy",
-                )
-            time.sleep(0.02)
+        if not lock_within(descriptor, patience):
+            raise RecordError(
+                f"another process has been changing {file} for {patience:.0f} s",
+                remedy=f"fuser {lock} shows it; run the same command again when it has ended",
+                code="busy",
+            )
         yield
     finally:
         os.close(descriptor)

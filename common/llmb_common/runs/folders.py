@@ -22,7 +22,7 @@ from typing import BinaryIO, NamedTuple
 import msgspec
 
 from llmb_common.base.errors import RecordError
-from llmb_common.base.files import effective_user_id, remedy_for, try_lock, unreadable, user_name
+from llmb_common.base.files import effective_user_id, lock_within, remedy_for, unreadable, user_name
 from llmb_common.runs.paths import SHARED_PREFIXES, RunPaths, numbered
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -226,32 +226,19 @@ def locked(run: OwnRun) -> Iterator[None]:
             f"cannot write to {run.folder}: {error.strerror or error}", remedy=remedy_for(error)
         ) from error
     try:
-        deadline = time.monotonic() + LOCK_SECONDS
-        while not _take(descriptor, run.folder):
-            if time.monotonic() > deadline:
-                raise RecordError(
-                    f"another process has held {run.folder}/.lock for {LOCK_SECONDS:.0f} s",
-                    remedy=f"fuser {run.folder}/.lock shows it; run the same command again when it has ended",
-                )
-            time.sleep(0.005)
+        # Without locks in the file system, the atomic write still never leaves half a record.
+        try:
+            is_locked = lock_within(descriptor, LOCK_SECONDS)
+        except OSError as error:
+            raise RecordError(f"cannot lock {run.folder}: {error.strerror or error}") from error
+        if not is_locked:
+            raise RecordError(
+                f"another process has held {run.folder}/.lock for {LOCK_SECONDS:.0f} s",
+                remedy=f"fuser {run.folder}/.lock shows it; run the same command again when it has ended",
+            )
         yield
     finally:
         os.close(descriptor)
-
-
-def _take(descriptor: int, folder: Path) -> bool:
-    """Try once to lock the file behind ``descriptor``; return whether this process has the lock now.
-
-    False: somebody else has it. Also True on file systems without locks: there the atomic write still never leaves
-    half a record. ``folder`` is for the message.
-
-    Raises:
-        RecordError: locking fails for another reason than that somebody holds the lock
-    """
-    try:
-        return try_lock(descriptor)
-    except OSError as error:
-        raise RecordError(f"cannot lock {folder}: {error.strerror or error}") from error
 
 
 _newest_stamp: dict[Path, tuple[int, int]] = {}
