@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import types
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal, Union
 
 from llmb_common.base.errors import did_you_mean
@@ -32,6 +32,7 @@ _WRITE = {
 }
 _WRITE_TEXT = {"null": "write a value, or remove the key", "array": "write one value", "object": "write one value"}
 """Where text is expected, by what is there; anything else only lacks its quotes."""
+_WRONG_TYPE = re.compile(r"Expected '(?P<wanted>[^']+)', got '(?P<actual>[a-z]+)'")
 _STEP = re.compile(r"\.([^.\[]+)|\[([0-9]+|\.\.\.)\]")
 
 
@@ -50,8 +51,8 @@ def explain(text: str, kind: type[Any], data: Any) -> tuple[str, str, str]:
     if path.startswith("key` in `"):
         path = path.removeprefix("key` in `").rstrip("`")
         return path, f"a key of {path.removeprefix('$.')}: {problem[:1].lower()}{problem[1:]}", "correct the key"
-    found = re.match(r"Expected '([^']+)', got '([a-z]+)'", problem)
-    path = _found_in(path.rstrip("`") or "$", data, found[2] if found else "")
+    wrong_type = _WRONG_TYPE.match(problem)
+    path = _found_in(path.rstrip("`") or "$", data, wrong_type["actual"] if wrong_type else "")
     key = path.removeprefix("$").removeprefix(".")
     at = f" (at {key})" if key else ""
     if found := re.match(r"Object contains unknown field '(.*)'", problem):
@@ -61,30 +62,59 @@ def explain(text: str, kind: type[Any], data: Any) -> tuple[str, str, str]:
     if found := re.match(r"Object missing required field '(.*)'", problem):
         return path, f"the key {found[1]!r} is missing{at}", "add it"
     value = "" if is_secret_name(key.rpartition(".")[2]) else _short_value(_value_at(path, data))
-    if found := re.match(r"Expected '([^']+)', got '([a-z]+)'", problem):
-        wanted = [word for word in found[1].split(" | ") if word != "null"]
-        should = " or ".join(_HELD.get(word, word) for word in wanted)
-        actual = "" if found[2] == "null" else f"{_HELD.get(found[2], found[2])}{value}"
-        what = f"is {actual}, but {should} is expected" if actual else f"is empty, but {should} is expected"
-        return path, f"{key or 'the file'} {what}", _value_remedy(wanted[0], key, found[2])
-    if problem.startswith("Invalid enum value"):
-        choices = [str(choice) for choice in _choices_at(path, kind)]
-        near = did_you_mean(value.strip(" ()'\""), choices)
+    if wrong_type:
+        message, remedy = _explain_type(key, value, wrong_type["wanted"], wrong_type["actual"])
+    elif problem.startswith("Invalid enum value"):
+        message, remedy = _explain_word(key, value, [str(choice) for choice in _choices_at(path, kind)])
+    else:
+        message, remedy = _explain_limit(f"{key}{value}", problem)
+    return path, message, remedy
+
+
+def _explain_type(key: str, value: str, wanted: str, actual: str) -> tuple[str, str]:
+    """Return (message, remedy) for a value of the wrong type, as ``explain`` has them.
+
+    ``key`` is its key, empty for the whole file, and ``value`` as ``_short_value`` writes it. ``actual`` is msgspec's
+    name of the value's type, ``wanted`` those of the types that are possible, as in ``int | null``.
+    """
+    possible = [word for word in wanted.split(" | ") if word != "null"]
+    should = " or ".join(_HELD.get(word, word) for word in possible)
+    message = f"{key or 'the file'} is {_HELD.get(actual, actual)}{value}, but {should} is expected"
+    return message, _value_remedy(possible[0], key, actual)
+
+
+def _explain_word(key: str, value: str, choices: Sequence[str]) -> tuple[str, str]:
+    """Return (message, remedy) for a word that is none of ``choices``, as ``explain`` has them.
+
+    ``value`` is the word as ``_short_value`` writes it.
+    """
+    near = did_you_mean(value.strip(" ()'\""), choices)
+    if not choices:
+        remedy = "correct it"
+    elif len(choices) == 1:
+        remedy = f"write {key}: {choices[0]}"
+    else:
         remedy = f"use one of {', '.join(choices)}"
-        if len(choices) < 2:
-            remedy = f"write {key}: {choices[0]}" if choices else "correct it"
-        return path, f"{key}{value} is unknown{near}", remedy
+    return f"{key}{value} is unknown{near}", remedy
+
+
+def _explain_limit(what: str, problem: str) -> tuple[str, str]:
+    """Return (message, remedy) for a value of the right type that breaks a limit, as ``explain`` has them.
+
+    ``what`` is the key with the value, ``problem`` msgspec's message about it; one of another kind is passed on, with
+    an empty remedy.
+    """
     if found := re.match(r"Expected '(?:int|float)' ([<>]=?) (-?[0-9.e+-]+)", problem):
         bound = {">=": "at least", ">": "more than", "<=": "at most", "<": "less than"}[found[1]]
-        return path, f"{key}{value} is out of range", f"use {bound} {found[2].removesuffix('.0')}"
+        return f"{what} is out of range", f"use {bound} {found[2].removesuffix('.0')}"
     if found := re.match(r"Expected 'str' matching regex '(.*)'$", problem):
         pattern = found[1].replace("\\\\", "\\").removeprefix(r"\A").removesuffix(r"\Z")
-        return path, f"{key}{value} has characters, or a length, that are not allowed", f"it must match {pattern}"
+        return f"{what} has characters, or a length, that are not allowed", f"it must match {pattern}"
     if found := re.match(r"Expected '(str|array)' of length ([<>])= ([0-9]+)", problem):
         word, bound = ("short", "least") if found[2] == ">" else ("long", "most")
         many = counted(int(found[3]), "character") if found[1] == "str" else f"{found[3]} of them"
-        return path, f"{key}{value} is too {word}", f"write at {bound} {many}"
-    return path, f"{key}{value}: {problem}", ""
+        return f"{what} is too {word}", f"write at {bound} {many}"
+    return f"{what}: {problem}", ""
 
 
 _TYPES = {"array": list, "bool": bool, "float": float, "int": int, "null": type(None), "object": dict, "str": str}
