@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import chain, product
+from typing import NamedTuple
 
 import msgspec
 
@@ -225,6 +226,9 @@ def parse_nccl_tests(text: str) -> list[NcclTest]:
     return [reader.result() for reader in found if reader.is_test]
 
 
+_RANKS_UNKNOWN = "not all ranks are listed, so their number is unknown"
+
+
 class _Reader:
     """The reader of one test's output of nccl-tests: ``take`` each line, then ask for the ``result``.
 
@@ -331,7 +335,7 @@ class _Reader:
         hosts = tuple(self._devices[rank] for rank in sorted(self._devices))
         # Lines get lost where ranks write at once, and a wrong number of ranks makes wrong bandwidths.
         if self._devices and max(self._devices) + 1 != len(self._devices):
-            problems.append("not all ranks are listed, so their number is unknown")
+            problems.append(_RANKS_UNKNOWN)
             hosts = ()
         return NcclTest(
             collective=_collective_of_program(self._program) or _collective_by_bandwidth(self._sizes, len(hosts)),
@@ -366,6 +370,30 @@ _DIGITS = 18
 """Of a size: more is none."""
 
 
+class _RowShape(NamedTuple):
+    """How the words of one row of a table of nccl-tests are to be read; ``_row_shape`` makes it."""
+
+    lead: int
+    """Number of words before the figures."""
+    halves: int
+    """Number of groups of figures that are there: of out of place and in place both, or one."""
+
+
+def _row_shape(words: int, lead: int, halves: int, width: int, tail: int, *, has_redop: bool) -> _RowShape | None:
+    """Return how to read a row that has so many ``words``; None: the headings allow no such number.
+
+    By the headings, ``lead`` words come before the figures, then ``halves`` groups of ``width`` words each, and
+    ``tail`` words behind them. ``has_redop``: the reduction is among the first.
+    """
+    # Releases before 2.13 leave the reduction out, but not its heading, in collectives without one.
+    leads = [lead, lead - 1] if has_redop else [lead]
+    # A test that works in place only leaves the first columns empty.
+    for shape in product(leads, (halves, 1)):
+        if shape[0] + shape[1] * width + tail == words:
+            return _RowShape(*shape)
+    return None
+
+
 def _size_result(words: Sequence[str], columns: Sequence[str], unit: float) -> SizeResult | None:
     """Return the figures of one row of a table of nccl-tests; None: its words do not fit ``columns``, the headings.
 
@@ -378,28 +406,28 @@ def _size_result(words: Sequence[str], columns: Sequence[str], unit: float) -> S
     first = times[0]
     # What is behind both halves is no figure of theirs: a time of day, which is two words, or RCCL's algorithm.
     width = times[1] - first if len(times) > 1 else len(columns) - first
-    names, behind = columns[first : first + width], columns[first + len(times) * width :]
+    behind = columns[first + len(times) * width :]
     tail = len(behind) + behind.count("timestamp")
-    # Releases before 2.13 leave the reduction out, but not its heading, in collectives without one.
-    leads = [first, first - 1] if "redop" in columns else [first]
-    shapes = product(leads, (len(times), 1))
-    lead, halves = next((shape for shape in shapes if shape[0] + shape[1] * width + tail == len(words)), (0, 0))
-    columns_found = [
-        _result_column(words[lead + half * width : lead + (half + 1) * width], unit, names) for half in range(halves)
-    ]
-    is_whole = bool(columns_found) and None not in columns_found
-    # A test that works in place only leaves the first columns empty.
-    out_of_place = columns_found[0] if halves == len(times) else None
-    in_place = columns_found[-1] if halves and len(times) > 1 else None
-    if not is_whole:
+    shape = _row_shape(len(words), first, len(times), width, tail, has_redop="redop" in columns)
+    if shape is None:
         return None
-    kind = dict(zip(columns[:lead], words[:lead], strict=False)) if lead == first else {"type": words[2]}
+    names = columns[first : first + width]
+    halves: list[Column] = []
+    for half in range(shape.halves):
+        start = shape.lead + half * width
+        column = _result_column(words[start : start + width], unit, names)
+        if column is None:
+            return None
+        halves.append(column)
+    kind = {"type": words[2]}
+    if shape.lead == first:
+        kind = dict(zip(columns[:first], words[:first], strict=False))
     return SizeResult(
         bytes=int(words[0]),
         type=kind.get("type", ""),
         redop=kind.get("redop", kind.get("op", "")),
-        out_of_place=out_of_place,
-        in_place=in_place,
+        out_of_place=halves[0] if len(halves) == len(times) else None,
+        in_place=halves[-1] if len(times) > 1 else None,
     )
 
 
@@ -534,7 +562,7 @@ def _test_of_json(text: str) -> NcclTest:
     problems = [error.strip() for error in read.errors if error.strip()]
     hosts = _hosts_of_json(read.config)
     if read.config.devices and not hosts:
-        problems.append("not all ranks are listed, so their number is unknown")
+        problems.append(_RANKS_UNKNOWN)
     sizes = [_size_of_json(row) for row in read.results]
     readable = [size for size in sizes if size is not None]
     if len(readable) < len(sizes):
