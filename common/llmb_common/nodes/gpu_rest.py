@@ -111,8 +111,7 @@ def recovery_needed(at_rest: GpuAtRest) -> str:
 
     Empty, too, where it may work until then (``recovery_advised``).
     """
-    action = at_rest.gpu.recovery
-    return f"its driver asks for: {action}" if action and _NEEDED.match(action) else ""
+    return _asked_by_driver(at_rest, before_use=True)
 
 
 def recovery_advised(at_rest: GpuAtRest) -> str:
@@ -120,8 +119,18 @@ def recovery_advised(at_rest: GpuAtRest) -> str:
 
     Empty: nothing, or it is not known, or ``recovery_needed`` reports it.
     """
+    return _asked_by_driver(at_rest, before_use=False)
+
+
+def _asked_by_driver(at_rest: GpuAtRest, *, before_use: bool) -> str:
+    """Return what a driver asks for of a GPU, ``its driver asks for: Reset``; empty: nothing, or it is not known.
+
+    With ``before_use`` only what must come before a job can use the GPU, else only what can wait.
+    """
     action = at_rest.gpu.recovery
-    return f"its driver asks for: {action}" if action and not _NEEDED.match(action) else ""
+    if not action or bool(_NEEDED.match(action)) != before_use:
+        return ""
+    return f"its driver asks for: {action}"
 
 
 def sram_errors(at_rest: GpuAtRest) -> str:
