@@ -152,11 +152,12 @@ def make_plan(
     if request.install is None:
         raise no_install_error("LLMB_INSTALL is not set")
     install = request.install
+    given = PlanningInput(recipe=recipe, cluster=cluster, request=request, machine=machine)
     try:
-        case = choose_in_release(PlanningInput(recipe=recipe, cluster=cluster, request=request, machine=machine))
+        case = choose_in_release(given)
     except RequestError as error:
         if error.code == "undocumented-scale":
-            error.remedy += _forced_scales(recipe, cluster, request, machine)
+            error.remedy += _forced_scales(given)
         raise
     engine = choose_engine(case)
     case.note(*ineffective(case))
@@ -175,7 +176,10 @@ def make_plan(
     image = _image(case, engine, install)
     site: SchedulerSettings = cluster.scheduler(machine.cluster_type)
     limit = site.time_limit(request)
+    time_limit = limit.value if limit else case.row.time_limit or case.variant.time_limit
     scheduler = site.plan(case, nodes, gpus_per_node, may_start_mpi=overlaps_tensors(case, layout))
+    family = case.entry.model if case.entry is not None else recipe.family
+    layers = function.reduced.layers if function and function.reduced else case.shape.layers
     # Counted, not model.parameters: a proxy row brings its own number of layers.
     parameters = count_parameters(architecture) if architecture is not None else case.model.parameters
     variables = recipe_environment(case, layout, fp8_recipe, engine)
@@ -185,7 +189,7 @@ def make_plan(
         **msgspec.structs.asdict(layout),
         workload=recipe.workload,
         recipe=recipe.name,
-        family=case.entry.model if case.entry is not None else recipe.family,
+        family=family,
         variant=case.variant.name,
         model_size=case.model.size,
         dtype=case.dtype,
@@ -195,7 +199,7 @@ def make_plan(
         cluster_type=machine.cluster_type,
         nodes=nodes,
         gpus_per_node=gpus_per_node,
-        layers=function.reduced.layers if function and function.reduced else case.shape.layers,
+        layers=layers,
         parameters=parameters,
         dp=layout.dp,
         expert_dp=layout.expert_dp,
@@ -206,7 +210,7 @@ def make_plan(
         moe_routing=moe_routing,
         max_steps=steps,
         exit_after=exit_after,
-        time_limit=limit.value if limit else case.row.time_limit or case.variant.time_limit,
+        time_limit=time_limit,
         image=image,
         mounts=(*cluster.mounts, *request.mounts),
         experiment_name=experiment_name(case, _documented_layout(case), layout, fp8_recipe, settings),
@@ -229,14 +233,14 @@ def make_plan(
         workload_folder=str(request.workload or install / "workloads" / recipe.workload),
         preflight=Preflight(),
     )
-    return _with_preflight(plan, case, recipe, request, measured(plan))
+    return _with_preflight(plan, case, recipe, measured(plan))
 
 
-def _with_preflight(plan: JobPlan, case: Case, recipe: Recipe, request: Request, own: OwnRuns) -> JobPlan:
+def _with_preflight(plan: JobPlan, case: Case, recipe: Recipe, own: OwnRuns) -> JobPlan:
     """Return ``plan`` with what can be said of the job before it runs: memory, time, published result and notices.
 
-    ``plan`` was made for ``case``, which is what ``request`` means in ``recipe``; its own ``preflight`` is not read.
-    ``own`` is what this site's runs of such a job tell.
+    ``plan`` was made for ``case``; its own ``preflight`` is not read. ``recipe`` is as it was read: that of ``case``
+    may have another release's functions. ``own`` is what this site's runs of such a job tell.
 
     Raises:
         RequestError: the job does not fit in memory (code ``does-not-fit``)
@@ -245,20 +249,22 @@ def _with_preflight(plan: JobPlan, case: Case, recipe: Recipe, request: Request,
     published = published_result(plan, recipe)
     memory = estimate_of(case, plan, own.memory)
     time = own.time
-    preflight = Preflight(
-        memory_gib=round(memory.peak, 2) if memory is not None else None,
-        memory_limit_gib=round(memory.limit, 1) if memory is not None else None,
-        fits=memory.fits if memory is not None else None,
-        memory=memory,
-        predicted_step_seconds=_four_digits(time.seconds) if time is not None else None,
-        predicted_low=_four_digits(time.low) if time is not None else None,
-        predicted_high=_four_digits(time.high) if time is not None else None,
-        own_runs=time.runs if time is not None else None,
-        knowledge="own runs" if time is not None else None,
-        reference_step_seconds=published.step_seconds if published is not None else None,
-        reference_software=recipe.document(published).software if published is not None else None,
-        published=published_time(plan, recipe),
-    )
+    known: dict[str, Any] = {}
+    if memory is not None:
+        known["memory"] = memory
+        known["memory_gib"] = round(memory.peak, 2)
+        known["memory_limit_gib"] = round(memory.limit, 1)
+        known["fits"] = memory.fits
+    if time is not None:
+        known["predicted_step_seconds"] = _four_digits(time.seconds)
+        known["predicted_low"] = _four_digits(time.low)
+        known["predicted_high"] = _four_digits(time.high)
+        known["own_runs"] = time.runs
+        known["knowledge"] = "own runs"
+    if published is not None:
+        known["reference_step_seconds"] = published.step_seconds
+        known["reference_software"] = recipe.document(published).software
+    preflight = Preflight(**known, published=published_time(plan, recipe))
     plan = msgspec.structs.replace(plan, preflight=preflight)
     differs = deviations(case, plan)
     notices = [*case.notices, *engine_notices(recipe, case, plan.engine, published)]
@@ -266,7 +272,7 @@ def _with_preflight(plan: JobPlan, case: Case, recipe: Recipe, request: Request,
         notices += [f"published result of {published.source}: {note}" for note in published.notes]
     notices += known_issues(case, plan)
     notices += as_notices(differs)
-    notices += check_time_limit(plan, request.say)
+    notices += check_time_limit(plan, case.request.say)
     notices += check_memory(case, memory)
     preflight = msgspec.structs.replace(preflight, deviations=differs, warnings=tuple(notices))
     return msgspec.structs.replace(plan, preflight=preflight)
@@ -277,37 +283,39 @@ def _four_digits(value: float) -> float:
     return float(f"{value:.4g}")
 
 
-def _forced_scales(recipe: Recipe, cluster: ClusterConfig, request: Request, machine: Machine) -> str:
+def _forced_scales(given: PlanningInput) -> str:
     """Return the nearest numbers of GPUs that FORCE accepts, as a remedy's end: ``, such as 96 (fits), 192 (fits)``.
 
-    Arguments are those of ``make_plan``; the number of GPUs in ``request`` is what they are near to. Each is planned as
-    a trial, nearest first, until four are found. In parentheses is ``MemoryEstimate.verdict``; without an estimate the
-    number is alone. Numbers of another verdict than ``fits`` are named only where none fits, or where they are
-    requested. Empty: FORCE accepts none of those tried.
+    They are near to the number of GPUs that the request in ``given`` names. Each is planned as a trial, nearest first,
+    until four are found. In parentheses is ``MemoryEstimate.verdict``; without an estimate the number is alone.
+    Numbers of another verdict than ``fits`` are named only where none fits, or where they are requested. Empty: FORCE
+    accepts none of those tried.
 
     Raises:
         RequestError: the request is wrong whatever its number of GPUs
         ConfigError: the site's catalogue is of another release than its configuration says
         RecipeError: a file beside the recipe cannot be read
     """
-    requested, found = request.gpus or 0, dict[int, str]()
+    requested = given.request.gpus or 0
     # Trials must not fail for what the user did not ask about: scale and memory.
-    forced = msgspec.structs.replace(request, force=True, preflight="warn")
-    case = choose_in_release(PlanningInput(recipe=recipe, cluster=cluster, request=forced, machine=machine))
-    layout = _row_layout(case, **{"gbs": 0, **request.columns})
+    forced = msgspec.structs.replace(given.request, force=True, preflight="warn")
+    case = choose_in_release(msgspec.structs.replace(given, request=forced))
+    layout = _row_layout(case, **{"gbs": 0, **given.request.columns})
     # Whole nodes, and whole replicas of the model.
     unit = math.lcm(case.gpus_per_node, layout.tp * layout.pp * layout.cp)
-    documented, below = documented_scales(case), requested // unit
+    documented = documented_scales(case)
+    below = requested // unit
     reach = _TRIED + len(documented)  # so many multiples on either side are enough
     first = max(below - reach, 1)
     last = min(below + reach, 2 * below + 1)
     multiples = range(first * unit, last * unit + unit, unit)
     others = [gpus for gpus in multiples if gpus not in documented]
     nearest_first = sorted(others, key=lambda gpus: abs(gpus - requested))
+    found: dict[int, str] = {}
     for gpus in nearest_first[:_TRIED]:
         trial = msgspec.structs.replace(forced, gpus=gpus)
         try:
-            memory = make_plan(recipe, cluster, trial, machine).preflight.memory
+            memory = make_plan(given.recipe, given.cluster, trial, given.machine).preflight.memory
         except RequestError:
             continue
         found[gpus] = "" if memory is None else memory.verdict
