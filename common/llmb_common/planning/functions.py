@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -63,10 +63,8 @@ def _refusals(function: Function, c: Layout) -> Iterator[tuple[str, str]]:
 
     The first is a clause to follow the function's name and a colon. Nothing if Megatron takes it.
     """
-    settings, own = function.settings, function.columns
-    graphs = c.cuda_graph and not function.captures_iterations
-    overlap = bool(settings.get("overlap_moe_expert_parallel_comm"))
-    if c.fsdp != own.fsdp:
+    settings = function.settings
+    if c.fsdp != function.columns.fsdp:
         yield from sharding_problems(function, c)
     if not divides_stages(function, c):
         ends = ends_of(function)
@@ -74,31 +72,13 @@ def _refusals(function: Function, c: Layout) -> Iterator[tuple[str, str]]:
         counted += f" ({' and '.join(ends)} counted)" if ends else ""
         by = f"PP*VP = {c.pp}*{c.vp}" if (c.vp or 1) > 1 else f"PP = {c.pp}"
         yield f"{counted} are not divisible by {by}", "choose other PP, VP"
-    if overlap and (c.ep or 1) == 1:
-        yield "its overlap of the experts' exchange needs EP > 1", "choose an EP of at least 2"
-    if overlap and c.pp > 1 and (c.vp or 1) == 1:
-        remedy = "choose a VP of at least 2, or set PP=1"
-        yield f"its overlap of the experts' exchange needs VP > 1 where PP={c.pp}", remedy
-    if c.recompute_layers and c.recompute_layers != own.recompute_layers:
-        for there, what, remedy in (
-            (graphs, "CUDA graphs of single modules", ", or CUDA_GRAPH=false"),
-            (overlap, "overlap of the experts' exchange", ""),
-        ):
-            if there:
-                refused = f"RECOMPUTE_LAYERS={c.recompute_layers} and its {what} cannot be combined"
-                yield refused, f"set RECOMPUTE_LAYERS=0{remedy}"
-    if c.offload_layers and c.offload_layers != own.offload_layers:
-        selective = settings.get("recompute_granularity") == "selective" and c.recompute_layers == own.recompute_layers
-        for there, what, remedy in (
-            (selective, "recomputation of modules", ""),
-            (graphs, "CUDA graphs of single modules", ", or CUDA_GRAPH=false"),
-            (bool(settings.get("moe_paged_stash")), "stash of the experts' activations", ""),
-        ):
-            if there:
-                yield (
-                    f"OFFLOAD_LAYERS={c.offload_layers} and its {what} cannot be combined",
-                    f"set OFFLOAD_LAYERS=0{remedy}",
-                )
+    if _overlaps_exchange(function):
+        if (c.ep or 1) == 1:
+            yield "its overlap of the experts' exchange needs EP > 1", "choose an EP of at least 2"
+        if c.pp > 1 and (c.vp or 1) == 1:
+            remedy = "choose a VP of at least 2, or set PP=1"
+            yield f"its overlap of the experts' exchange needs VP > 1 where PP={c.pp}", remedy
+    yield from _saver_refusals(function, c)
     if settings.get("add_bias_linear") and function.architecture.moe is not None and (c.etp or c.tp) > 1:
         yield f"its experts have biases, which ETP={c.etp or c.tp} cannot divide", "set ETP=1"
     if c.cp > 1 and settings.get("dataset") in _IMAGES and settings.get("average_in_collective"):
@@ -109,6 +89,42 @@ def _refusals(function: Function, c: Layout) -> Iterator[tuple[str, str]]:
             yield f"TP*CP = {c.tp}*{c.cp} does not divide its {heads} linear heads", "choose others"
 
 
+def _overlaps_exchange(function: Function) -> bool:
+    """Return whether a function computes while its experts exchange tokens."""
+    return bool(function.settings.get("overlap_moe_expert_parallel_comm"))
+
+
+def _saver_refusals(function: Function, c: Layout) -> Iterator[tuple[str, str]]:
+    """Yield (what is wrong, what to do) where RECOMPUTE_LAYERS or OFFLOAD_LAYERS excludes something of ``function``.
+
+    As ``_refusals`` does. ``c`` is the job's layout; a column that is as the function has it is not looked at.
+    """
+    own = function.columns
+    settings = function.settings
+    by_module = settings.get("recompute_granularity") == "selective" and c.recompute_layers == own.recompute_layers
+    graphs = bool(c.cuda_graph) and not function.captures_iterations
+    of_graphs = (graphs, "CUDA graphs of single modules", ", or CUDA_GRAPH=false")
+    excluded = {
+        "recompute_layers": (
+            of_graphs,
+            (_overlaps_exchange(function), "overlap of the experts' exchange", ""),
+        ),
+        "offload_layers": (
+            (by_module, "recomputation of modules", ""),
+            of_graphs,
+            (bool(settings.get("moe_paged_stash")), "stash of the experts' activations", ""),
+        ),
+    }
+    for column, others in excluded.items():
+        layers = getattr(c, column)
+        if not layers or layers == getattr(own, column):
+            continue
+        variable = column.upper()
+        for is_there, what, also in others:
+            if is_there:
+                yield f"{variable}={layers} and its {what} cannot be combined", f"set {variable}=0{also}"
+
+
 def _late_failures(name: str, function: Function, c: Layout) -> Iterator[tuple[str, str]]:
     """Yield (what fails, what to do) for what Megatron's validation lets pass and what then fails on every rank.
 
@@ -116,14 +132,10 @@ def _late_failures(name: str, function: Function, c: Layout) -> Iterator[tuple[s
     ``ssm/mamba_mixer.py`` and ``ssm/mamba_context_parallel.py``. Dispatchers: core 0.19,
     ``MoEFlexTokenDispatcher``. GPT-OSS: Bridge 0.6's recipes of it exchange attention heads (``cp_comm_type`` a2a),
     which Transformer Engine 2.12 to 2.18 divides by CP (``context_parallel.py``, ``AttnFuncWithCPAndQKVOA2A``).
-    Parts of products on a rank: Transformer Engine 2.12 to 2.18 takes multiples of 32 in MXFP8
-    (``pytorch/csrc/quantizer.cpp``), of 16 in other FP8 (``pytorch/utils.py``, ``assert_dim_for_fp8_exec``) and in
-    NVFP4 (``quantizer.cpp``).
     """
     a = function.architecture
     layers = function.layers
     settings = function.settings
-    etp = c.etp or c.tp
     if layers is not None and layers.mamba is not None:
         heads, _, groups, _ = layers.mamba
         if heads % (c.tp * c.cp):
@@ -135,27 +147,59 @@ def _late_failures(name: str, function: Function, c: Layout) -> Iterator[tuple[s
         yield f"TP*CP = {c.tp}*{c.cp} does not divide {exchanged}", "choose others"
     backend = settings.get("moe_flex_dispatcher_backend")
     flex = a.moe is not None and settings.get("moe_token_dispatcher_type") == "flex"
-    if flex and backend != "hybridep" and c.tp * (c.ep or 1) == 1:
+    is_one_rank = c.tp * (c.ep or 1) == 1
+    if flex and backend != "hybridep" and is_one_rank:
         yield f"its exchange of tokens ({backend}) needs TP*EP > 1", "choose a larger EP or TP"
-    precision = str(settings.get("precision"))
+    yield from _low_precision_failures(function, c)
+
+
+class _DividedProduct(NamedTuple):
+    """A matrix product of a model whose columns ranks share."""
+
+    what: str
+    """Such as ``experts``."""
+    size: int
+    """Its columns in all."""
+    variable: str
+    """The layout's column that divides it, such as ``TP``."""
+    ranks: int
+    """The value of that."""
+
+
+def _low_precision_failures(function: Function, c: Layout) -> Iterator[tuple[str, str]]:
+    """Yield (what fails, what to do) for products whose part on a rank is too odd for FP8 or NVFP4.
+
+    As ``_late_failures`` does; nothing in BF16. ``c`` is the job's layout. Transformer Engine 2.12 to 2.18 takes
+    multiples of 32 in MXFP8 (``pytorch/csrc/quantizer.cpp``), of 16 in other FP8 (``pytorch/utils.py``,
+    ``assert_dim_for_fp8_exec``) and in NVFP4 (``quantizer.cpp``).
+    """
+    a = function.architecture
+    layers = function.layers
+    precision = str(function.settings.get("precision"))
     if layers is None or not ("fp8" in precision or "fp4" in precision):
         return
     if "mxfp8" in precision:
         word, unit = "MXFP8", 32
     else:
         word, unit = ("NVFP4" if "fp4" in precision else "FP8"), 16
-    sizes: list[tuple[str, int, str, int]] = []
+    products: list[_DividedProduct] = []
     if any(kind.mlp == "dense" for kind in layers.kinds.values()):
-        sizes.append(("MLP", a.ffn or 0, "TP", c.tp))
+        products.append(_DividedProduct("MLP", a.ffn or 0, "TP", c.tp))
     if a.moe is not None:
-        sizes.append(("experts", a.moe.ffn, "ETP", etp))
-        sizes.append(("shared expert", a.moe.shared_ffn or 0, "TP", c.tp))
-    for mixer, both in layers.scans.items():
-        sizes += [(f"{mixer} layers", size, "TP", c.tp) for size in both]
-    for what, size, column, by in sizes:
-        if by > 1 and size % by == 0 and (size // by) % unit:
-            part = f"{column}={by} leaves a rank {size // by} of the {size} columns of its {what}"
-            yield f"{part}, and {word} needs a multiple of {unit}", f"choose a smaller {column}, or DTYPE=bf16"
+        products.append(_DividedProduct("experts", a.moe.ffn, "ETP", c.etp or c.tp))
+        products.append(_DividedProduct("shared expert", a.moe.shared_ffn or 0, "TP", c.tp))
+    for mixer, sizes in layers.scans.items():
+        products += [_DividedProduct(f"{mixer} layers", size, "TP", c.tp) for size in sizes]
+    for product in products:
+        if product.ranks == 1 or product.size % product.ranks:
+            continue  # that it does not divide is for others to say
+        part = product.size // product.ranks
+        if part % unit:
+            divided = f"{product.variable}={product.ranks} leaves a rank {part} of the {product.size} columns"
+            yield (
+                f"{divided} of its {product.what}, and {word} needs a multiple of {unit}",
+                f"choose a smaller {product.variable}, or DTYPE=bf16",
+            )
 
 
 def check_settings(
@@ -196,7 +240,7 @@ def _conflicts(function: Function, c: Layout, requested: Mapping[str, Any], gpu_
     dispatcher = settings.get("moe_token_dispatcher_type")
     backend = settings.get("moe_flex_dispatcher_backend")
     flex = dispatcher == "flex"
-    overlap = bool(settings.get("overlap_moe_expert_parallel_comm"))
+    overlap = _overlaps_exchange(function)
     graphed = str([settings.get(f"cuda_graph_{key}") for key in ("scope", "modules")]) if c.cuda_graph else ""
     modules = (settings.get("recompute_modules") or []) if settings.get("recompute_granularity") == "selective" else []
     lacks: set[str] = set()
