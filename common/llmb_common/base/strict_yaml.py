@@ -12,7 +12,7 @@ import itertools
 import math
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from llmb_common.base.errors import ConfigError, LLMBError
 from llmb_common.base.files import read_some, unreadable
@@ -96,7 +96,7 @@ def load_text(text: str, where: str, error: type[LLMBError] = ConfigError) -> tu
     if node is None:
         raise error(f"{where}: the file is empty", remedy="restore its content, or name another file")
     lines: Lines = {}
-    return _plain_value(node, "$", where, lines, error, frozenset()), lines
+    return _PlainReader(where, lines, error).value(node, "$", frozenset()), lines
 
 
 class NotFlatError(Exception):
@@ -311,50 +311,86 @@ def _flat_value(text: str) -> Any:
     return _scalar_value(found["plain"]) if quoted is None else quoted
 
 
-def _plain_value(
-    node: Any, path: str, where: str, lines: Lines, error: type[LLMBError], parents: frozenset[int]
-) -> Any:
-    """Return a YAML node as plain values (dicts, lists, scalars), and put the line of each into ``lines``.
+class _PlainReader(NamedTuple):
+    """The reader of a YAML document's nodes as plain values (dicts, lists, scalars).
 
-    By the path of the value, which begins with ``path``, that of the node; ``parents`` are the ids of the nodes around
-    it.
-
-    Raises:
-        LLMBError: the class ``error``, with ``where:line``: a duplicate key, a key that is no word, a tag that is not
-            YAML's own, a merge key, an endless alias or number, too deep nesting, or too many values
+    ``value`` returns that of one node and puts the line of each value in it into ``lines``, by its path; what is not
+    plain is raised as an ``error`` with ``where:line``.
     """
-    line = node.start_mark.line + 1
-    lines[path] = line
-    if len(lines) > _MOST_VALUES:
-        raise error(f"{where}: more than {_MOST_VALUES} values, with those of aliases", remedy="use fewer aliases")
-    if id(node) in parents:
-        raise error(f"{where}:{line}: an alias that contains itself", remedy="write the value out")
-    if len(parents) >= _DEEPEST:
-        raise error(f"{where}:{line}: nested too deeply", remedy=_FLATTER)
-    if node.tag != _UNTAGGED and node.tag.removeprefix("tag:yaml.org,2002:") not in _IDLE_TAGS:
-        raise error(f"{where}:{line}: the tag {node.tag!r} is not supported", remedy="write the plain value")
-    if node.id == "scalar":
-        value = node.value if node.style in _QUOTED else _scalar_value(node.value)
+
+    where: str
+    """The file, for messages."""
+    lines: Lines
+    error: type[LLMBError]
+
+    def value(self, node: Any, path: str, parents: frozenset[int]) -> Any:
+        """Return a node as plain values; ``path`` is its own, ``parents`` are the ids of the nodes around it.
+
+        Raises:
+            LLMBError: the class ``error``: a duplicate key, a key that is no word, a tag that is not YAML's own, a
+                merge key, an endless alias or number, too deep nesting, or too many values
+        """
+        line = node.start_mark.line + 1
+        self.lines[path] = line
+        self._refuse_odd_node(node, line, parents)
+        if node.id == "scalar":
+            return self._scalar(node, line)
+        inside = parents | {id(node)}
+        if node.id == "sequence":
+            return [self.value(item, f"{path}[{i}]", inside) for i, item in enumerate(node.value)]
+        result: dict[str, Any] = {}
+        for key_node, value_node in node.value:
+            key_line = key_node.start_mark.line + 1
+            key = self._key(key_node, key_line)
+            key_path = f"{path}.{key}"
+            if key in result:
+                raise _duplicate_key_error(key, self.lines[key_path], f"{self.where}:{key_line}", self.error)
+            result[key] = self.value(value_node, key_path, inside)
+            # A value may begin on a later line; messages show its key.
+            self.lines[key_path] = key_line
+        return result
+
+    def _refuse_odd_node(self, node: Any, line: int, parents: frozenset[int]) -> None:
+        """Raise if a node is one too many, lies in itself or too deep, or has a tag that is not YAML's own.
+
+        Raises:
+            LLMBError: the class ``error``: it is so
+        """
+        where, error = self.where, self.error
+        if len(self.lines) > _MOST_VALUES:
+            raise error(f"{where}: more than {_MOST_VALUES} values, with those of aliases", remedy="use fewer aliases")
+        if id(node) in parents:
+            raise error(f"{where}:{line}: an alias that contains itself", remedy="write the value out")
+        if len(parents) >= _DEEPEST:
+            raise error(f"{where}:{line}: nested too deeply", remedy=_FLATTER)
+        if node.tag != _UNTAGGED and node.tag.removeprefix("tag:yaml.org,2002:") not in _IDLE_TAGS:
+            raise error(f"{where}:{line}: the tag {node.tag!r} is not supported", remedy="write the plain value")
+
+    def _scalar(self, node: Any, line: int) -> Any:
+        """Return the value of a scalar node: its text where that is quoted, else what it means.
+
+        Raises:
+            LLMBError: the class ``error``: a number is too large
+        """
+        if node.style in _QUOTED:
+            return node.value
+        value = _scalar_value(node.value)
         if isinstance(value, float) and not math.isfinite(value):
-            raise error(f"{where}:{line}: the number {node.value[:40]} is too large")
+            raise self.error(f"{self.where}:{line}: the number {node.value[:40]} is too large")
         return value
-    inside = parents | {id(node)}
-    if node.id == "sequence":
-        return [_plain_value(item, f"{path}[{i}]", where, lines, error, inside) for i, item in enumerate(node.value)]
-    result: dict[str, Any] = {}
-    for key_node, value_node in node.value:
-        key_line = key_node.start_mark.line + 1
-        if key_node.id != "scalar":
-            raise error(f"{where}:{key_line}: a key must be a plain word")
-        key = key_node.value
-        if key == "<<" and key_node.style not in _QUOTED:
-            raise error(f"{where}:{key_line}: merge keys (<<) are not supported", remedy="write the keys out")
-        if key in result:
-            raise _duplicate_key_error(key, lines[f"{path}.{key}"], f"{where}:{key_line}", error)
-        result[key] = _plain_value(value_node, f"{path}.{key}", where, lines, error, inside)
-        # A value may begin on a later line; messages show its key.
-        lines[f"{path}.{key}"] = key_line
-    return result
+
+    def _key(self, node: Any, line: int) -> str:
+        """Return the key that a node of a mapping is.
+
+        Raises:
+            LLMBError: the class ``error``: it is no word, or YAML's mark of a merge
+        """
+        if node.id != "scalar":
+            raise self.error(f"{self.where}:{line}: a key must be a plain word")
+        key: str = node.value
+        if key == "<<" and node.style not in _QUOTED:
+            raise self.error(f"{self.where}:{line}: merge keys (<<) are not supported", remedy="write the keys out")
+        return key
 
 
 def _scalar_value(text: str) -> Any:
