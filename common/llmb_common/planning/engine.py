@@ -53,22 +53,10 @@ def choose_functions(given: PlanningInput) -> PlanningInput:
             f"{request.say('LLMB_ENGINE', request.engine)} is not a release of Megatron-Bridge",
             f"write {', '.join(recipe.engines)}, or a newer one, as 0.7 or 0.7.0",
         )
-    if (own := _own_release(given)) is not None:
+    own = _own_release(given)
+    if own is not None:
         name, site = own
-        recipe = with_release(recipe, name, site)
-        written = recipe.catalogue.release if recipe.catalogue and site.catalogue else name
-        if not is_of(written, name):
-            raise ConfigError(
-                f'{FILE_NAME}: releases."{name}": {site.catalogue} is of Megatron-Bridge {written}',
-                remedy="name it under its own release, or write one in the image: python -m llmb_train.catalogue FILE",
-            )
-        if request.engine is not None and not is_of(written, request.engine):
-            raise _engine_error(
-                f"{request.say('LLMB_ENGINE', request.engine)}: {site.catalogue}, the catalogue of "
-                f'releases."{name}" in {FILE_NAME}, is of Megatron-Bridge {written}',
-                f"set {request.say('LLMB_ENGINE', written)}, or enter the other release under its own number",
-            )
-        return msgspec.structs.replace(given, recipe=recipe)
+        return msgspec.structs.replace(given, recipe=_with_own_release(given, name, site))
     _refuse_later_image(given)
     if not recipe.releases:
         return given
@@ -94,6 +82,31 @@ def choose_functions(given: PlanningInput) -> PlanningInput:
             field="LLMB_ENGINE" if requested else "RUN_CONF_IMAGE",
         )
     return msgspec.structs.replace(given, recipe=recipe.of_release(release))
+
+
+def _with_own_release(given: PlanningInput, name: str, site: SiteRelease) -> Recipe:
+    """Return the recipe of ``given`` with the functions of the site's own release ``name``, set up as ``site`` says.
+
+    Raises:
+        RequestError: code ``no-such-engine``: LLMB_ENGINE names another release than the site's catalogue is of
+        ConfigError: the site's catalogue is of another release than its configuration says
+        RecipeError: the site's catalogue cannot be read
+    """
+    request = given.request
+    recipe = with_release(given.recipe, name, site)
+    written = recipe.catalogue.release if recipe.catalogue and site.catalogue else name
+    if not is_of(written, name):
+        raise ConfigError(
+            f'{FILE_NAME}: releases."{name}": {site.catalogue} is of Megatron-Bridge {written}',
+            remedy="name it under its own release, or write one in the image: python -m llmb_train.catalogue FILE",
+        )
+    if request.engine is not None and not is_of(written, request.engine):
+        raise _engine_error(
+            f"{request.say('LLMB_ENGINE', request.engine)}: {site.catalogue}, the catalogue of "
+            f'releases."{name}" in {FILE_NAME}, is of Megatron-Bridge {written}',
+            f"set {request.say('LLMB_ENGINE', written)}, or enter the other release under its own number",
+        )
+    return recipe
 
 
 def _release_in_image(image: str | None) -> str | None:

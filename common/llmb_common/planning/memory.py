@@ -300,6 +300,23 @@ def check_memory(case: Case, estimate: MemoryEstimate | None) -> list[str]:
     return [f"{verdict}; {estimate.knob}" if estimate.knob else verdict]
 
 
+class _Change(NamedTuple):
+    """One change of a job's layout that may save memory; the greater of two is the better one."""
+
+    is_enough: bool
+    """The job then fits."""
+    keeps_gpus: bool
+    """It is enough, and on as many GPUs."""
+    keeps_speed: bool
+    """It is enough, and nothing is computed twice."""
+    saved: float
+    """In GiB."""
+    name: str
+    """The column, or ``gpus``."""
+    new: int
+    old: int | None
+
+
 def _best_change(case: Case, job: MemoryInput, estimate: MemoryEstimate) -> str:
     """Return the change that would save most memory, ``PP 8 instead of 4 saves 13 GiB``; empty: none saves 1 GiB or
     more.
@@ -309,13 +326,14 @@ def _best_change(case: Case, job: MemoryInput, estimate: MemoryEstimate) -> str:
     is taken: rather one on as many GPUs, then rather one without recomputation, then the one that saves most. Else the
     text ends ``, which is not enough``. Empty, too, where no change leaves a valid layout.
     """
-    found, own = [], job.layout
+    own = job.layout
     changes: dict[str, dict[str, int]] = {
         **{name: {name: 2 * (getattr(own, name) or 1)} for name in ("pp", "tp", "cp", "ep")},
         "mbs": {"mbs": max(own.mbs // 2, 1)},
         "recompute_layers": {"recompute_layers": case.shape.layers // own.pp // (own.vp or 1)},  # a whole chunk
         "gpus": {"gpus": 2 * own.gpus, "gbs": 2 * own.gbs},
     }
+    found: list[_Change] = []
     for name, change in changes.items():
         layout = structs.replace(own, **change)
         if not layout.dp:
@@ -327,11 +345,21 @@ def _best_change(case: Case, job: MemoryInput, estimate: MemoryEstimate) -> str:
             continue
         changed = structs.replace(job, layout=layout, counts=_chunk_layers(case, layout) or job.counts)
         saved = estimate.peak - max(stage.total for stage in stages_memory(changed))
-        enough = (estimate.peak - saved) * estimate.factor + estimate.reserve <= estimate.limit
-        rank = (enough, enough and name != "gpus", enough and name != "recompute_layers", saved)
-        found.append((rank, name, getattr(layout, name), getattr(own, name)))
-    if not found or max(found)[0][-1] < 1:
+        is_enough = (estimate.peak - saved) * estimate.factor + estimate.reserve <= estimate.limit
+        found.append(
+            _Change(
+                is_enough=is_enough,
+                keeps_gpus=is_enough and name != "gpus",
+                keeps_speed=is_enough and name != "recompute_layers",
+                saved=saved,
+                name=name,
+                new=getattr(layout, name),
+                old=getattr(own, name),
+            )
+        )
+    best = max(found, default=None)
+    if best is None or best.saved < 1:
         return ""
-    (enough, *_, saved), name, new, old = max(found)
-    called = case.request.say("JOB_TOTAL_GPUS") if name == "gpus" else name.upper()
-    return f"{called} {new} instead of {old} saves {saved:.0f} GiB" + ("" if enough else ", which is not enough")
+    called = case.request.say("JOB_TOTAL_GPUS") if best.name == "gpus" else best.name.upper()
+    text = f"{called} {best.new} instead of {best.old} saves {best.saved:.0f} GiB"
+    return text if best.is_enough else f"{text}, which is not enough"

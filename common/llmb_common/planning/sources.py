@@ -52,38 +52,14 @@ def sources(plan: JobPlan, recipe: Recipe, cluster: ClusterConfig, request: Requ
     """
     row = _row_of(plan, recipe, cluster, request)
     document = f"{plan.function.name} ({row.source})" if plan.function is not None else row.source
-    default = f"default of {recipe.name}"
-    variant = f"variant {plan.variant}"
-    is_default_size = plan.model_size == recipe.defaults.model_size
-    is_default_dtype = plan.dtype == recipe.defaults.dtype
-    size_from = default if is_default_size else NO_GPUS
-    dtype_from = default if is_default_dtype else f"what {plan.model_size} has on {plan.gpu_type}"
-    gpu_type_from = _source_of_gpu_type(plan, recipe, cluster)
-    gpus, gpus_from = ("GPUs", "this machine") if plan.device == "cuda" else ("ranks", document)
-    scheduler = plan.scheduler or SchedulerPart()
     shown = [
-        _Shown("GPU type", plan.gpu_type, "GPU_TYPE", request.gpu_type, gpu_type_from),
-        _Shown(gpus, plan.gpus, "JOB_TOTAL_GPUS", request.gpus, gpus_from),
-        _Shown("size", plan.model_size, "MODEL_SIZE", request.model_size, size_from),
-        _Shown("dtype", plan.precision, "DTYPE", request.dtype, dtype_from),
-        _Shown("variant", plan.variant, "CONFIG_VARIANT", request.variant, "the recipe's newest"),
+        *_shown_choices(plan, recipe, cluster, request, document),
+        *_shown_settings(plan, document),
+        _Shown("steps", plan.max_steps, "MAX_STEPS", request.max_steps, f"variant {plan.variant}"),
+        _shown_time_limit(plan, cluster, request, document if row.time_limit else f"variant {plan.variant}"),
+        _shown_image(plan, recipe, request),
     ]
-    shown += [_Shown(name, value, "set", asked or None, document) for name, value, asked in _columns(plan)]
-    if "seq_len" in plan.overridden:
-        shown.append(_Shown("sequence length", plan.seq_len, "set", True, ""))
-    shown += [_Shown(name, as_written(value), "MEGATRON_SETTINGS", True, "") for name, value in plan.megatron.items()]
-    shown.append(_Shown("steps", plan.max_steps, "MAX_STEPS", request.max_steps, variant))
-    limit = cluster.scheduler(plan.cluster_type).time_limit(request)
-    if limit is None:
-        limit_from = document if row.time_limit else variant
-        shown.append(_Shown("time limit", plan.time_limit, "TIME_LIMIT", None, limit_from))
-    else:
-        shown.append(_Shown("time limit", plan.time_limit, limit.variable, limit.variable or None, FILE_NAME))
-    image = plan.image.rpartition("/")[2] if plan.image is not None else None
-    if request.image:
-        shown.append(_Shown("image", image, "RUN_CONF_IMAGE", request.image, recipe.name))
-    else:
-        shown.append(_Shown("image", image, "LLMB_ENGINE", request.engine, recipe.name))
+    scheduler = plan.scheduler or SchedulerPart()
     for name, value, variable in (
         ("account", scheduler.account, scheduler.account_variable),
         (scheduler.queue_word, scheduler.queue, scheduler.queue_variable),
@@ -107,6 +83,57 @@ class _Shown(NamedTuple):
     def source(self, request: Request) -> str:
         """Return where the value comes from: the variable, as ``request.say`` calls it, or what stands in for it."""
         return request.say(self.variable) if self.asked is not None else self.otherwise
+
+
+def _shown_choices(
+    plan: JobPlan, recipe: Recipe, cluster: ClusterConfig, request: Request, document: str
+) -> Iterator[_Shown]:
+    """Yield what decides which row a plan is made of: GPU type, number of GPUs, size, dtype and variant.
+
+    ``document`` is where the row comes from; the other arguments are those of ``sources``.
+    """
+    default = f"default of {recipe.name}"
+    is_default_size = plan.model_size == recipe.defaults.model_size
+    is_default_dtype = plan.dtype == recipe.defaults.dtype
+    size_from = default if is_default_size else NO_GPUS
+    dtype_from = default if is_default_dtype else f"what {plan.model_size} has on {plan.gpu_type}"
+    gpu_type_from = _source_of_gpu_type(plan, recipe, cluster)
+    gpus, gpus_from = ("GPUs", "this machine") if plan.device == "cuda" else ("ranks", document)
+    yield _Shown("GPU type", plan.gpu_type, "GPU_TYPE", request.gpu_type, gpu_type_from)
+    yield _Shown(gpus, plan.gpus, "JOB_TOTAL_GPUS", request.gpus, gpus_from)
+    yield _Shown("size", plan.model_size, "MODEL_SIZE", request.model_size, size_from)
+    yield _Shown("dtype", plan.precision, "DTYPE", request.dtype, dtype_from)
+    yield _Shown("variant", plan.variant, "CONFIG_VARIANT", request.variant, "the recipe's newest")
+
+
+def _shown_settings(plan: JobPlan, document: str) -> Iterator[_Shown]:
+    """Yield the layout columns of a plan worth showing, a sequence length that the user chose, and the settings of the
+    framework.
+
+    ``document`` is where columns come from that the user did not choose.
+    """
+    for name, value, asked in _columns(plan):
+        yield _Shown(name, value, "set", asked or None, document)
+    if "seq_len" in plan.overridden:
+        yield _Shown("sequence length", plan.seq_len, "set", True, "")
+    for name, value in plan.megatron.items():
+        yield _Shown(name, as_written(value), "MEGATRON_SETTINGS", True, "")
+
+
+def _shown_time_limit(plan: JobPlan, cluster: ClusterConfig, request: Request, otherwise: str) -> _Shown:
+    """Return a plan's time limit; ``otherwise`` is where it comes from if neither user nor site has set one."""
+    limit = cluster.scheduler(plan.cluster_type).time_limit(request)
+    if limit is None:
+        return _Shown("time limit", plan.time_limit, "TIME_LIMIT", None, otherwise)
+    return _Shown("time limit", plan.time_limit, limit.variable, limit.variable or None, FILE_NAME)
+
+
+def _shown_image(plan: JobPlan, recipe: Recipe, request: Request) -> _Shown:
+    """Return a plan's image by its name without folders; it comes from the image or the engine that was asked for."""
+    image = plan.image.rpartition("/")[2] if plan.image is not None else None
+    if request.image:
+        return _Shown("image", image, "RUN_CONF_IMAGE", request.image, recipe.name)
+    return _Shown("image", image, "LLMB_ENGINE", request.engine, recipe.name)
 
 
 def _row_of(plan: JobPlan, recipe: Recipe, cluster: ClusterConfig, request: Request) -> Row:
@@ -142,13 +169,11 @@ def _columns(plan: JobPlan) -> Iterator[tuple[str, object, bool]]:
     of 1 is only for TP, PP, CP and MBS.
     """
     for name in Columns.__struct_fields__:
-        value, is_overridden = getattr(plan, name), name in plan.overridden
-        if (
-            is_overridden
-            or value is True
-            or value not in (None, 0, 1)
-            or (value == 1 and name in ("tp", "pp", "cp", "mbs"))
-        ):
+        value = getattr(plan, name)
+        is_overridden = name in plan.overridden
+        is_one = value == 1 and value is not True
+        is_off = value in (None, 0) or (is_one and name not in ("tp", "pp", "cp", "mbs"))
+        if is_overridden or not is_off:
             yield name.upper(), _as_written(value), is_overridden
 
 
