@@ -213,22 +213,34 @@ def _finding_of(record: RunRecord, jobs: list[JobInfo], problem: str, *, may_com
         shadows = [job for job in jobs if job.is_late]
         jobs = [job for job in jobs if not job.is_late]
     job = _job_of_run(record, jobs, events)
-    written_off = job is not None and job.reason == WRITTEN_OFF
+    ended_by_own_word = events.exit_code is not None
     if job is not None and job.state == REVOKED:
         # It lives elsewhere: only its own word says how it ended.
-        if events.exit_code is not None and not events.preempted and not record.submission.in_series:
+        if ended_by_own_word and not events.preempted and not record.submission.in_series:
             return end_of(events, "by the job's own record", cancelled=events.cancelled)
         problem = problem or f"another cluster of the federation has taken job {job.job_id} (squeue --federation)"
         job = None
-    if job is not None and written_off and events.exit_code is None:
-        detail = f"{WRITTEN_OFF}; llmb-run retry starts it again"
-        return Finding(LOST, detail, since=job.ended, job_id=job.job_id, nodes=job.nodes or events.nodes)
-    if job is not None and not written_off and not (job.is_late and (problem or events.exit_code is not None)):
-        return (
-            _finding_in_series(record, job, events)
-            if record.submission.in_series
-            else _finding_of_job(record, job, events)
-        )
+    if job is not None and job.reason == WRITTEN_OFF:
+        if not ended_by_own_word:
+            detail = f"{WRITTEN_OFF}; llmb-run retry starts it again"
+            return Finding(LOST, detail, since=job.ended, job_id=job.job_id, nodes=job.nodes or events.nodes)
+        job = None
+    if job is not None and job.is_late and (problem or ended_by_own_word):
+        job = None
+    if job is None:
+        return _finding_without_job(record, events, shadows, problem, may_come=may_come)
+    if record.submission.in_series:
+        return _finding_in_series(record, job, events)
+    return _finding_of_job(record, job, events)
+
+
+def _finding_without_job(
+    record: RunRecord, events: JobEvents, shadows: Sequence[JobInfo], problem: str, *, may_come: bool
+) -> Finding:
+    """Return what has become of a run of which Slurm shows no job that can be believed, by its own events.
+
+    ``shadows`` are its jobs that only accounting still shows as live; the rest is as in ``_finding_of``.
+    """
     # A job that is preempted leaves its end to Slurm, which may queue it again whatever its exit code.
     succeeded = events.over if record.submission.in_series else events.exit_code == 0 and not events.preempted
     if events.exit_code is not None and (succeeded or not problem):
