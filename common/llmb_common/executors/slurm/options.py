@@ -73,42 +73,52 @@ def parse_additional(text: str, where: str) -> tuple[tuple[str, str | None], ...
         raise RequestError(f"{where} {problem}", remedy="write it on one line")
     options: dict[str, str | None] = {}
     for part in _split_options(text):
-        key = option_name(part)
-        given = assigned(part)
-        value = given[1].strip() if given else ""
-        if not re.fullmatch(r"[a-z][a-z0-9-]*", key):
-            raise RequestError(
-                f"{where}: {part!r} is not a Slurm option",
-                remedy=f"for example {_separate_options(where, 'nodelist=n1,n2', 'constraint=gpu', 'exclusive')}",
-            )
-        # sbatch accepts abbreviated options.
-        if owned := next((name for name in _OURS if name.startswith(key)), None):
-            also = "" if owned == key else f", and sbatch reads --{key} as an abbreviation of it"
-            raise RequestError(f"{where}: --{owned} is set by the job script{also}", remedy=f"use {_OURS[owned]}")
-        if written_out := _abbreviated_options(key):
-            raise RequestError(f"{where}: --{key} is an abbreviation", remedy=f"write {' or '.join(written_out)}")
-        if given and not value:
-            raise RequestError(f"{where}: {part!r} has no value", remedy="write key=value, or just the flag")
-        if key in _WITH_VALUE and not given:
-            raise RequestError(f"{where}: --{key} needs a value", remedy=f"write {key}=value")
-        if key not in _WITH_COMMAS and (second := re.search(_SECOND_OPTION, value)):
-            raise RequestError(
-                f"{where}: {value if where == f'--{key}' else part!r} contains a second option, {second[1]!r}",
-                remedy="separate them: "
-                + _separate_options(where, f"{key}={value[: second.start()]}", value[second.start(1) :]),
-            )
-        if key in ("account", "partition") and not is_slurm_name(value):
-            raise RequestError(f"{where}: {part!r} is not a valid Slurm name", remedy=SLURM_NAME_REMEDY)
-        value_or_none = value if given else None
-        if key in options and options[key] != value_or_none:
-            raise RequestError(
-                f"{where}: --{key} is given twice, and sbatch would use the last one",
-                remedy=f"give it once; separate list items with commas: {key}={options[key]},{value_or_none}"
-                if key in ("nodelist", "exclude") and options[key]
-                else "give it once",
-            )
-        options[key] = value_or_none
+        key, value = _checked_option(part, where)
+        if key in options and options[key] != value:
+            remedy = "give it once"
+            if key in ("nodelist", "exclude") and options[key]:
+                remedy = f"give it once; separate list items with commas: {key}={options[key]},{value}"
+            raise RequestError(f"{where}: --{key} is given twice, and sbatch would use the last one", remedy=remedy)
+        options[key] = value
     return tuple(options.items())
+
+
+def _checked_option(part: str, where: str) -> tuple[str, str | None]:
+    """Return (long name, value) of one option of sbatch, as ``parse_additional`` does; the value of a flag is None.
+
+    ``part`` is such as ``constraint=gpu``, and ``where`` names the source in messages.
+
+    Raises:
+        RequestError: it is no option, an abbreviation, or set by the job script; or its value is missing, contains
+            another option, or is no name of an account or partition
+    """
+    key = option_name(part)
+    given = assigned(part)
+    value = given[1].strip() if given else ""
+    if not re.fullmatch(r"[a-z][a-z0-9-]*", key):
+        raise RequestError(
+            f"{where}: {part!r} is not a Slurm option",
+            remedy=f"for example {_separate_options(where, 'nodelist=n1,n2', 'constraint=gpu', 'exclusive')}",
+        )
+    # sbatch accepts abbreviated options.
+    if owned := next((name for name in _OURS if name.startswith(key)), None):
+        also = "" if owned == key else f", and sbatch reads --{key} as an abbreviation of it"
+        raise RequestError(f"{where}: --{owned} is set by the job script{also}", remedy=f"use {_OURS[owned]}")
+    if written_out := _abbreviated_options(key):
+        raise RequestError(f"{where}: --{key} is an abbreviation", remedy=f"write {' or '.join(written_out)}")
+    if given and not value:
+        raise RequestError(f"{where}: {part!r} has no value", remedy="write key=value, or just the flag")
+    if key in _WITH_VALUE and not given:
+        raise RequestError(f"{where}: --{key} needs a value", remedy=f"write {key}=value")
+    if key not in _WITH_COMMAS and (second := re.search(_SECOND_OPTION, value)):
+        shown = value if where == f"--{key}" else part
+        apart = _separate_options(where, f"{key}={value[: second.start()]}", value[second.start(1) :])
+        raise RequestError(
+            f"{where}: {shown!r} contains a second option, {second[1]!r}", remedy=f"separate them: {apart}"
+        )
+    if key in ("account", "partition") and not is_slurm_name(value):
+        raise RequestError(f"{where}: {part!r} is not a valid Slurm name", remedy=SLURM_NAME_REMEDY)
+    return key, value if given else None
 
 
 def _abbreviated_options(key: str) -> list[str]:
