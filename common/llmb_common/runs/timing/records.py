@@ -159,34 +159,70 @@ def parse_record(text: bytes, marker: int, kind: LogFormat) -> Iteration | None:
     that matters is missing or cut, or the step time is impossible (as in ``iteration``). Only ``REACH`` bytes
     before the marker and ``RECORD_BYTES`` from it on are looked at.
     """
+    raw = _raw_record(text, marker)
+    if raw is None:
+        return None
+    fields = raw.fields
+    if kind == "mbridge" and _LAST_FIELD not in fields and not raw.is_ended:
+        return None
+    numbers = _numbers(fields)
+    if not numbers.keys() >= WANTED & fields.keys():
+        return None
+    figures = (next((numbers[name] for name in names if name in numbers), None) for names in FIGURES)
+    seconds = next((numbers[name] / unit for name, unit in SECONDS.items() if name in numbers), None)
+    index, total = raw.number, raw.total
+    global_step = fields.get(b"global_step", b"")
+    if raw.in_later_epoch and global_step.isdigit():
+        index = float(global_step)
+        total = max(total, index)  # it may be the epoch's own
+    found = (index, total, seconds, *figures)
+    return iteration(found, kind, tuple(map(readable, fields)), _not_finite(fields), _negative(fields))
+
+
+class _RawRecord(NamedTuple):
+    """The parts of a record of an iteration, as bytes of the log; ``_raw_record`` makes it."""
+
+    number: float
+    """Of the iteration, as printed."""
+    total: float
+    fields: dict[bytes, bytes]
+    """By name, in the order of the record."""
+    is_ended: bool
+    """Its line is whole, and ends with a ``|``: nothing can be missing behind it."""
+    in_later_epoch: bool
+    """It is NeMo's, of an epoch in which that counts from 0 again."""
+
+
+def _raw_record(text: bytes, marker: int) -> _RawRecord | None:
+    """Return the parts of the record around ``marker``, as ``parse_record`` has it; None where it has no header."""
     before = STEP_TIME.sub(b"", ANSI.sub(b"", text[max(0, marker - REACH) : marker]))
     after = STEP_TIME.sub(b"", ANSI.sub(b"", text[marker : marker + RECORD_BYTES]))
     headers = list(_HEADER.finditer(before))
-    if not headers or b"\n" in before[headers[-1].end() :]:
+    if not headers:
+        return None
+    header = headers[-1]
+    if b"\n" in before[header.end() :]:
         return None
     following = _HEADER.search(after)
     line, newline, _ = after[: following.start() if following else None].partition(b"\n")
-    fields = _fields(before[headers[-1].end() :] + line, ended=bool(newline))
-    ended_whole = newline and line.rstrip().endswith(b"|")
-    if kind == "mbridge" and _LAST_FIELD not in fields and not ended_whole:
-        return None
+    return _RawRecord(
+        float(header[1]),
+        float(header[2]),
+        _fields(before[header.end() :] + line, ended=bool(newline)),
+        is_ended=bool(newline) and line.rstrip().endswith(b"|"),
+        in_later_epoch=bool(_LATER_EPOCH.search(before, 0, header.start())),
+    )
+
+
+def _numbers(fields: dict[bytes, bytes]) -> dict[bytes, float]:
+    """Return those of ``fields`` that are read by value and are wholly a number, perhaps with its mean behind it."""
     numbers = {}
     for name in _BY_VALUE & fields.keys():
         value = fields[name]
         number = NUMBER.match(value)
         if number and (number.end() == len(value) or _BEHIND_IT.fullmatch(value, number.end())):
             numbers[name] = float(number[0])
-    if not numbers.keys() >= WANTED & fields.keys():
-        return None
-    figures = (next((numbers[name] for name in names if name in numbers), None) for names in FIGURES)
-    seconds = next((numbers[name] / unit for name, unit in SECONDS.items() if name in numbers), None)
-    index, total = map(float, headers[-1].groups())
-    global_step = fields.get(b"global_step", b"")
-    if _LATER_EPOCH.search(before, 0, headers[-1].start()) and global_step.isdigit():
-        index = float(global_step)
-        total = max(total, index)  # it may be the epoch's own
-    found = (index, total, seconds, *figures)
-    return iteration(found, kind, tuple(map(readable, fields)), _not_finite(fields), _negative(fields))
+    return numbers
 
 
 def iteration(

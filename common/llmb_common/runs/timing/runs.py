@@ -293,32 +293,45 @@ def _first_unhealthy(content: LogContent, window: Window) -> Status | None:
     isfinite = math.isfinite
     expected = _may_vanish(content)
     for item in content.iterations:
-        loss, norm = item.loss, item.grad_norm
-        # Nearly all are, and there may be millions.
-        sound = loss is not None and isfinite(loss + (norm or 0.0)) and not (item.nan or item.skipped)
-        if sound and not item.not_finite and (not expected or expected <= {*item.figures}):
+        loss = item.loss
+        # Nearly all are sound, and there may be millions.
+        numbers_sound = loss is not None and isfinite(loss + (item.grad_norm or 0.0)) and not item.not_finite
+        if numbers_sound and not (item.nan or item.skipped) and (not expected or expected <= {*item.figures}):
             continue
-        where = f"at iteration {item.index}"
-        for value, name in ((loss, "loss"), (norm, "grad_norm")):
-            if value is not None and not isfinite(value):
-                kind = "nan" if math.isnan(value) else "inf"
-                return Status("Failed", f"{kind}_{name}", item.index, f"the {name.replace('_', ' ')} is {kind} {where}")
-        if loss is None and loss_expected and not item.skipped:
-            return Status("Failed", "nan_loss", item.index, f"no loss is printed {where}, as Megatron does for NaN")
-        if odd := [name for name in item.not_finite if name not in OF_SPEED]:
-            return Status("Failed", "nan_figure", item.index, f"{odd[0]!r} is not a finite number {where}")
-        gone = "" if item.skipped else min(expected.difference(item.figures), default="")
-        if gone:
-            message = f"no {gone!r} is printed {where}, as Megatron does for NaN"
-            return Status("Failed", "nan_figure", item.index, message)
-        if item.nan:
-            return Status("Failed", "nan_iteration", item.index, f"the engine counts a NaN {where}")
+        found = _unhealthy_figure(item, expected, loss_expected=loss_expected)
+        if found:
+            return found
         if item.skipped and item.index in window:
-            message = f"the optimizer skipped its step {where}"
+            message = f"the optimizer skipped its step at iteration {item.index}"
             skipped = sum(item.skipped for item in content.iterations)
             if skipped > 1:
                 message += f", and {skipped} of {content.interval * len(content.iterations)} in all"
             return Status("Failed", "skipped_iteration", item.index, message)
+    return None
+
+
+def _unhealthy_figure(item: Iteration, expected: frozenset[str], *, loss_expected: bool) -> Status | None:
+    """Return the status Failed for what is NaN, infinite or missing in one iteration; None: nothing is.
+
+    ``expected`` are the figures of ``_may_vanish``; ``loss_expected``: a missing loss counts. Neither counts where
+    the step was skipped. The rest is as in ``_first_unhealthy``.
+    """
+    where = f"at iteration {item.index}"
+    for value, name in ((item.loss, "loss"), (item.grad_norm, "grad_norm")):
+        if value is not None and not math.isfinite(value):
+            kind = "nan" if math.isnan(value) else "inf"
+            return Status("Failed", f"{kind}_{name}", item.index, f"the {name.replace('_', ' ')} is {kind} {where}")
+    if item.loss is None and loss_expected and not item.skipped:
+        return Status("Failed", "nan_loss", item.index, f"no loss is printed {where}, as Megatron does for NaN")
+    odd = [name for name in item.not_finite if name not in OF_SPEED]
+    if odd:
+        return Status("Failed", "nan_figure", item.index, f"{odd[0]!r} is not a finite number {where}")
+    gone = "" if item.skipped else min(expected.difference(item.figures), default="")
+    if gone:
+        message = f"no {gone!r} is printed {where}, as Megatron does for NaN"
+        return Status("Failed", "nan_figure", item.index, message)
+    if item.nan:
+        return Status("Failed", "nan_iteration", item.index, f"the engine counts a NaN {where}")
     return None
 
 
