@@ -278,11 +278,7 @@ def compare(first: str, second: str) -> Result:
         return compare_fabric_files(first, second)
     workspace = Workspace()
     one, other = _Side(first, workspace), _Side(second, workspace)
-    if both := sorted({*one.run_ids} & {*other.run_ids}):
-        verb = "is" if len(both) == 1 else "are"
-        raise RequestError(
-            f"{', '.join(both)} {verb} on both sides of the comparison", remedy="name different runs on the two sides"
-        )
+    _refuse_common_runs(one, other)
     change = None
     if one.times and other.times:
         run = one.runs[0]
@@ -303,19 +299,44 @@ def compare(first: str, second: str) -> Result:
         "differences": [{"name": name, "first": a, "second": b} for name, a, b in differing],
     }
     say_remarks([*one.runs, *other.runs])
-    heads = ("", "first run", "successful", "step s", "steady s", "tokens/s")
     without = [side for side in (one, other) if not side.times]
-    sentence = _change_sentence(change, one.times, other.times) + _stalls_line(one, other)
-    status = 0 if change else 1
     if without and all(side.live for side in without):
         sentence, status = f"open: {without[0].runs[0].unfit}, so no times are compared", 4
-    text = f"{sentence}\n{_same_work_lines(loss, unequal)}\n"
-    text += table(heads, [one.row("A"), other.row("B")], heads[2:]) + "\n"
+    else:
+        sentence = _change_sentence(change, one.times, other.times) + _stalls_line(one, other)
+        status = 0 if change else 1
+    text = f"{sentence}\n{_same_work_lines(loss, unequal)}\n{_sides_table(one, other)}\n"
     if differing:
         text += table(("differs", "A", "B"), [[name, _cut(a), _cut(b)] for name, a, b in differing])
     else:
         text += "no recorded difference\n"
     return Result(data, text, status=status)
+
+
+def _refuse_common_runs(one: _Side, other: _Side) -> None:
+    """Raise if a run is on both sides of ``compare``.
+
+    Raises:
+        RequestError: it is
+    """
+    both = sorted({*one.run_ids} & {*other.run_ids})
+    if both:
+        verb = "is" if len(both) == 1 else "are"
+        raise RequestError(
+            f"{', '.join(both)} {verb} on both sides of the comparison", remedy="name different runs on the two sides"
+        )
+
+
+def _sides_table(one: _Side, other: _Side) -> str:
+    """Return the table of both sides of ``compare``, ``one`` as A and ``other`` as B.
+
+    Raises:
+        RecordError: the record of a run is gone, or cannot be read
+        RecipeError, ConfigError: a recipe's files, or the site's configuration, cannot be read
+        OSError: the log of a run is to be read again for its steps, and cannot be
+    """
+    heads = ("", "first run", "successful", "step s", "steady s", "tokens/s")
+    return table(heads, [one.row("A"), other.row("B")], heads[2:])
 
 
 def _cut(value: str) -> str:
