@@ -277,12 +277,12 @@ def in_todays_words(result: dict[str, Any]) -> dict[str, Any]:
     workloads = result["workloads"]
     if not any(item["verdict"] == "inconclusive" for item in workloads):
         return result
-    renamed = [
-        {**item, "verdict": OPEN, "text": item["text"].replace("inconclusive", OPEN)}
-        if item["verdict"] == "inconclusive"
-        else item
-        for item in workloads
-    ]
+    renamed = []
+    for workload in workloads:
+        words = {}
+        if workload["verdict"] == "inconclusive":
+            words = {"verdict": OPEN, "text": workload["text"].replace("inconclusive", OPEN)}
+        renamed.append({**workload, **words})
     return {**result, "workloads": renamed, **conclusion(renamed)}
 
 
@@ -303,12 +303,17 @@ def _overall_conclusion(workloads: Sequence[dict[str, Any]], main: Sequence[dict
         return "under way", "some workloads have no answer yet"
     failed = sum(item["verdict"] == "fail" for item in main)
     undecided = [item for item in main if item["verdict"] == OPEN]
-    counts = [f"{failed} of {len(main)} fail"] if failed else []
-    counts += [f"{len(undecided)} of {len(main)} open"] if undecided else []
+    open_text = f"{len(undecided)} of {len(main)} open"
     if failed:
-        return "not accepted", f"workloads: {', '.join(counts)}"
+        also = f", {open_text}" if undecided else ""
+        return "not accepted", f"workloads: {failed} of {len(main)} fail{also}"
     if undecided:
-        return "open", "; ".join(filter(None, (f"workloads: {counts[0]}", _first_open_workload(undecided))))
+        return "open", "; ".join(filter(None, (f"workloads: {open_text}", _first_open_workload(undecided))))
+    return _passed_conclusion(main)
+
+
+def _passed_conclusion(main: Sequence[dict[str, Any]]) -> tuple[Conclusion, str]:
+    """Return conclusion and sentence, as ``_overall_conclusion`` does, for workloads of which none fails or is open."""
     judged = [item for item in main if item["reference"] is not None]
     unjudged = [item for item in main if item["reference"] is None and item["speed_wanted"]]
     if not judged:
