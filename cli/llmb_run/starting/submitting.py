@@ -541,24 +541,11 @@ def require_health(
         )
         found = (under_load or check_nodes)(executor, needs, chosen)
         looked.append(found)
-        statuses = counted_by({item.node: item.status for item in found.verdicts})
-        notice(f"health: {statuses}, {found.seconds:.0f} s")
-        if found.fabric is not None:
-            notice(f"fabric: {found.fabric.verdict.answer}")
+        _say_health(found)
         exclude_failed_nodes(workspace.install, found, DAYS)
         for verdict in found.failed:
             notice(f"{verdict.node} is excluded for {DAYS:g} days: {verdict.reason}")
-        # A job that asks for nodes by name cannot run without them.
-        if listed and found.failed:
-            raise CheckFailed(
-                f"requested nodes fail: {', '.join(item.node for item in found.failed)}",
-                remedy="choose others, or see llmb-run health --nodes",
-                code="unhealthy-nodes",
-            )
-        if found.fabric is not None and (of_all := found.fabric.verdict.faults_of_all):
-            raise CheckFailed(
-                f"the fabric as a whole fails: {of_all[0].what}", remedy=of_all[0].remedy, code="unhealthy-fabric"
-            )
+        _refuse_failed_health(found, by_name=bool(listed))
         healthy = len(chosen) - len(found.failed)
         most = max(plan.nodes for plan in alike)
         # Nodes that are busy now may be had later; these may not.
@@ -571,6 +558,34 @@ def require_health(
         if healthy < most:
             notice(f"{healthy} healthy nodes are idle; {most} are needed")
     return looked
+
+
+def _say_health(found: Health) -> None:
+    """Print notices on a health check: how many nodes have which verdict, and the fabric's where it was measured."""
+    statuses = counted_by({item.node: item.status for item in found.verdicts})
+    notice(f"health: {statuses}, {found.seconds:.0f} s")
+    if found.fabric is not None:
+        notice(f"fabric: {found.fabric.verdict.answer}")
+
+
+def _refuse_failed_health(found: Health, *, by_name: bool) -> None:
+    """Raise if a health check leaves no choice of other nodes; ``by_name``: the job asks for its nodes by name.
+
+    Raises:
+        CheckFailed: such a node fails (code ``unhealthy-nodes``), or the fabric as a whole (code ``unhealthy-fabric``)
+    """
+    # A job that asks for nodes by name cannot run without them.
+    if by_name and found.failed:
+        raise CheckFailed(
+            f"requested nodes fail: {', '.join(item.node for item in found.failed)}",
+            remedy="choose others, or see llmb-run health --nodes",
+            code="unhealthy-nodes",
+        )
+    of_all = found.fabric.verdict.faults_of_all if found.fabric is not None else ()
+    if of_all:
+        raise CheckFailed(
+            f"the fabric as a whole fails: {of_all[0].what}", remedy=of_all[0].remedy, code="unhealthy-fabric"
+        )
 
 
 def counted_by(states: Mapping[str, str]) -> str:
