@@ -12,6 +12,7 @@ from typing import Protocol, TypeAlias
 from llmb_common.base.errors import CheckFailed, LLMBError, RequestError
 from llmb_common.base.hostlist import expand
 from llmb_common.base.run_states import is_live
+from llmb_common.causes.answer import Diagnosis
 from llmb_common.causes.diagnosis import diagnose
 from llmb_common.measured.measure import marked_against_repeats, measure_run
 from llmb_common.measured.run import MeasuredRun
@@ -77,29 +78,45 @@ def attempt_of(
     ended_well = record.state == COMPLETED or (trained_counts and not strict)
     if not timed and trained and ended_well:
         return SuiteAttempt(failure=f"its nodes: {'; '.join(problems)}") if strict and problems else SuiteAttempt()
-    if (word := record.state.split()[0]) in _FAULTS:
-        return SuiteAttempt(fault=f"{_FAULTS[word]} ({record.state}{f', {record.detail}' if record.detail else ''})")
+    word = record.state.split()[0]
+    if word in _FAULTS:
+        detail = f", {record.detail}" if record.detail else ""
+        return SuiteAttempt(fault=f"{_FAULTS[word]} ({record.state}{detail})")
     # It had not had its time when the job that it shares with others ended.
     ended = record.submission.in_series and word in ("TIMEOUT", "DEADLINE")
     if ended and not read_events(record.paths.events).timed_out:
         return SuiteAttempt(fault=f"its allocation ended before its own time limit ({record.state})")
-    hardware = [
-        finding.text for finding in item.findings if finding.kind in _NODE_KINDS and finding.severity == "problem"
-    ]
     why = diagnose(record)
-    if why.of_machine or why.bad_node is not None:
-        hardware.append(why.summary_with_line)
-    if hardware:
-        return SuiteAttempt(fault=f"a node's fault: {hardware[0]}")
+    of_node = _node_fault(item, why)
+    if of_node:
+        return SuiteAttempt(fault=f"a node's fault: {of_node}")
     if status.state == "Incomplete" and not (strict and trained):
         return SuiteAttempt(fault=status.message)
+    return SuiteAttempt(failure=_failure_text(item, record, why))
+
+
+def _node_fault(item: MeasuredRun, why: Diagnosis) -> str:
+    """Return the first thing that speaks for a node's fault in a failed run, as a clause; empty: nothing does.
+
+    What its nodes report comes before what its log says: ``item`` are the run's figures, ``why`` is why it failed.
+    """
+    for finding in item.findings:
+        if finding.kind in _NODE_KINDS and finding.severity == "problem":
+            return finding.text
+    return why.summary_with_line if why.of_machine or why.bad_node is not None else ""
+
+
+def _failure_text(item: MeasuredRun, record: RunRecord, why: Diagnosis) -> str:
+    """Return how and why a run failed, as a clause; without ``why`` where the end says it all."""
+    status = item.timing.status
     reason = status.message or record.detail or record.state
-    if record.state == COMPLETED or (record.detail and record.detail in reason and why.trained):
-        return SuiteAttempt(failure=reason)
+    says_all = bool(record.detail) and record.detail in reason and why.trained
+    if record.state == COMPLETED or says_all:
+        return reason
     # The scheduler's words for the end may be the very line that the cause rests on.
     if record.detail and record.detail in why.summary_with_line:
         reason = reason.removesuffix(f" ({record.state}, {record.detail})")
-    return SuiteAttempt(failure=f"{reason}: {why.summary_with_line}")
+    return f"{reason}: {why.summary_with_line}"
 
 
 @dataclass(frozen=True)
