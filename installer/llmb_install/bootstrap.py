@@ -25,7 +25,7 @@ from llmb_install.arguments import guarded
 from llmb_install.commands.uninstall import uninstall
 from llmb_install.parts import uv
 from llmb_install.parts.bundles import bundled_image
-from llmb_install.parts.engine import cpu_engine, shared_tool, tool_environment
+from llmb_install.parts.engine import SharedTool, cpu_engine, shared_tool, tool_environment
 from llmb_install.parts.files import ANSWERS_FILE
 from llmb_install.parts.image import Image
 from llmb_install.working import artefact
@@ -72,9 +72,7 @@ def _bootstrap(clone: Path, argv: Sequence[str]) -> int:
     given, lines = _known_answers(options, install)
     wrong = _slurm_contradictions(options, clone, given, lines) if given else []
     if options.command == "install" and options.quickstart:
-        if problem := unusable_for_installation(str(install), {"gpu_type": "cpu"}):
-            raise RequestError(f"install_path: {problem}", remedy="choose another folder with --install-path")
-        checks.require_free_folder(install, agreed=options.into_used_folder)
+        _require_quickstart_folder(options, install)
     home = install
     environment = tool_environment(clone, home)
     usable = environment.is_usable()
@@ -85,15 +83,13 @@ def _bootstrap(clone: Path, argv: Sequence[str]) -> int:
         if not usable and options.command == "uninstall":  # which needs nothing that would have to be made
             return print_result("uninstall", uninstall(options, clone, install), as_json=options.json)
         environment.note_use()
-        if environment.earlier_builds():
-            with Reporter(None) as reporter, install_lock(home, reporter):
-                sweep(home)
-                environment.prune()
+        _remove_earlier_builds(environment, home)
     missing = [] if usable else [environment]
     check = given.get("space_check", True) and not getattr(options, "no_space_check", False)
     large = artefact.missing(_large_parts(options, given, clone, install))
     lacks = lacking([*missing, *large], space_check=check)
-    if getattr(options, "quickstart", False) and (lack := loopback_problem()):
+    lack = loopback_problem() if getattr(options, "quickstart", False) else None
+    if lack:
         lacks.append(lack)
     checks.raise_together([*wrong, *lacks], given if wrong and not options.play else {})
     if not usable:
@@ -107,6 +103,34 @@ def _bootstrap(clone: Path, argv: Sequence[str]) -> int:
     interpreter = str(environment.folder / "bin" / "python")
     # -I: a json.py in the user's current folder is not ours.
     return os.execv(interpreter, [interpreter, "-I", str(clone / "installer" / "llmb_install" / "__main__.py"), *words])
+
+
+def _require_quickstart_folder(options: argparse.Namespace, install: Path) -> None:
+    """Raise unless a quickstart may make its installation in the folder ``install``.
+
+    Raises:
+        RequestError: jobs cannot run in it, or it holds other files and the user has not agreed to that
+        OSError: the folder cannot be read
+    """
+    problem = unusable_for_installation(str(install), {"gpu_type": "cpu"})
+    if problem:
+        raise RequestError(f"install_path: {problem}", remedy="choose another folder with --install-path")
+    checks.require_free_folder(install, agreed=options.into_used_folder)
+
+
+def _remove_earlier_builds(environment: SharedTool, home: Path) -> None:
+    """Remove builds of ``environment`` that nothing uses any more, with the lock of the folder ``home`` held.
+
+    Without any, nothing is locked.
+
+    Raises:
+        LLMBError: another installer is at work there, or the folder cannot be locked
+        OSError: a file or folder cannot be removed
+    """
+    if environment.earlier_builds():
+        with Reporter(None) as reporter, install_lock(home, reporter):
+            sweep(home)
+            environment.prune()
 
 
 def _known_answers(options: argparse.Namespace, install: Path) -> tuple[Given, Lines]:

@@ -11,7 +11,7 @@ import hashlib
 import json
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -157,11 +157,7 @@ def adopt(options: argparse.Namespace, clone: Path, path: Path) -> Result:
     compared = _function_differences(recipe, kept["catalogue"]) if recipe and "catalogue" in kept else None
     lines = [f"{image} has Megatron-Bridge {release}: entered in {path / FILE_NAME}"]
     if compared:
-        lines.append(f"{counted(compared['functions'], 'function')}; against {compared['against']}:")
-        for key, what in _DIFFERENCES.items():
-            names = compared[key]
-            listed = f": {first_few(names)}" if names else ""
-            lines.append(f"  {len(names)} {what}{listed}")
+        lines += _difference_lines(compared)
     remarks: list[str] = []
     if before not in (None, image):
         remarks.append(f"note: jobs with {release} ran in {before} until now; {FILE_NAME} has one image per release")
@@ -169,6 +165,18 @@ def adopt(options: argparse.Namespace, clone: Path, path: Path) -> Result:
     if example:
         remarks.append(f"next: llmb-run {example}")
     return Result({"release": release, **entry, **(compared or {})}, "\n".join([*lines, ""]), remarks=remarks)
+
+
+def _difference_lines(compared: dict[str, Any]) -> Iterator[str]:
+    """Yield lines on how an image's functions differ from those that LLMB brings: a heading, then one for each kind.
+
+    ``compared`` is what ``_function_differences`` returns.
+    """
+    yield f"{counted(compared['functions'], 'function')}; against {compared['against']}:"
+    for key, what in _DIFFERENCES.items():
+        names = compared[key]
+        listed = f": {first_few(names)}" if names else ""
+        yield f"  {len(names)} {what}{listed}"
 
 
 def _image_and_file(installation: Installation, image: str, reporter: Reporter) -> tuple[str, Path]:

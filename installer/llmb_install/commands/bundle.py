@@ -106,12 +106,7 @@ def bundle(options: argparse.Namespace, clone: Path, path: Path) -> Result:
         OSError: the folder cannot be read or changed
     """
     folder = user_path(options.to, f"--to {options.to}")
-    present = {entry.name for entry in folder.iterdir()} if folder.is_dir() else set()
-    foreign = present - {*_PARTS, bundles.SUMS}
-    # What lies in wheels/ and is of no lock is removed: only where a bundle was begun.
-    begun = present & {".llmb", bundles.SUMS}
-    if foreign or (present and not begun):
-        raise RequestError(f"{folder} holds other files than a bundle's", remedy="give --to a new or empty folder")
+    _require_bundle_folder(folder)
     releases, images = _wanted_content(options, clone, path, folder)
     machines_and_pythons = itertools.product(_machines(options), _pythons(options, releases))
     targets = [Target(machine, python) for machine, python in machines_and_pythons]
@@ -121,12 +116,7 @@ def bundle(options: argparse.Namespace, clone: Path, path: Path) -> Result:
         sweep(folder)
         sums = _fetch_wheels(clone, folder / "wheels", targets, releases, reporter)
         for image in images:
-            image.path.parent.mkdir(parents=True, exist_ok=True)
-            image.ensure(reporter)
-            receipt = image.receipt_path()
-            recorded = read_receipt(receipt) or {}
-            sums[str(image.path.relative_to(folder))] = str(recorded["sha256"])
-            sums[str(receipt.relative_to(folder))] = sha256_of(receipt)
+            sums |= _fetch_image(image, folder, reporter)
         about: dict[str, Any] = {
             "schema": 1,
             "llmb": llmb_common.__version__,
@@ -145,6 +135,39 @@ def bundle(options: argparse.Namespace, clone: Path, path: Path) -> Result:
     text = f"{folder}: {len(sums)} files, {total}, {purpose}"
     remarks = [f"copy it and this clone, then there: ./installer.py --from {folder.name} ..."]
     return Result({"bundle": str(folder), **about}, f"{text}\n", remarks=remarks)
+
+
+def _require_bundle_folder(folder: Path) -> None:
+    """Raise unless ``folder`` is missing, empty, or holds nothing but a bundle that was begun.
+
+    Raises:
+        RequestError: it holds other files
+        OSError: the folder cannot be read
+    """
+    present = {entry.name for entry in folder.iterdir()} if folder.is_dir() else set()
+    foreign = present - {*_PARTS, bundles.SUMS}
+    # What lies in wheels/ and is of no lock is removed: only where a bundle was begun.
+    begun = present & {".llmb", bundles.SUMS}
+    if foreign or (present and not begun):
+        raise RequestError(f"{folder} holds other files than a bundle's", remedy="give --to a new or empty folder")
+
+
+def _fetch_image(image: Image, folder: Path, reporter: Reporter) -> dict[str, str]:
+    """Fetch ``image``, which is to lie in ``folder``; return the SHA-256 of it and of its receipt by their paths there.
+
+    Raises:
+        EnvironmentLacks: the image cannot be had
+        RecordError: a file cannot be written
+        OSError: the folder cannot be read or changed
+    """
+    image.path.parent.mkdir(parents=True, exist_ok=True)
+    image.ensure(reporter)
+    receipt = image.receipt_path()
+    recorded = read_receipt(receipt) or {}
+    return {
+        str(image.path.relative_to(folder)): str(recorded["sha256"]),
+        str(receipt.relative_to(folder)): sha256_of(receipt),
+    }
 
 
 _PARTS = (".llmb", bundles.ABOUT, "wheels", "images")

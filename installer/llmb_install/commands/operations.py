@@ -9,7 +9,6 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from llmb_common.base.errors import EnvironmentLacks, RequestError
 from llmb_common.base.files import write_output
@@ -269,13 +268,8 @@ def carry_out(options: argparse.Namespace, decide: Callable[[], Installation], *
     """
     installation = decide()
     todo = artefact.missing(installation.artefacts())
-    data: dict[str, Any] = {"install_path": str(installation.path)}
     if options.dry_run:
-        rows = [{"step": a.id, "does": a.show(), "download": a.download, "disk": a.disk} for a in todo]
-        lines = [f"{part.id}\n    {part.show()}\n" for part in todo]
-        lines.append(f"{_estimate_line(todo)}\n")
-        text = "".join(lines) if todo else _NOTHING.format(installation.path)
-        return Result({**data, "dry_run": True, "todo": rows}, text)
+        return _dry_run_result(installation, todo)
     ran: list[str] = []
     if repair or todo or upkeep.is_pending(installation.path):
         secrets = (installation.secrets.hf_token, installation.secrets.ngc_api_key)
@@ -301,7 +295,18 @@ def carry_out(options: argparse.Namespace, decide: Callable[[], Installation], *
     remarks += [f"note: {problem}" for problem in installation.gone_workloads().values()]
     if ran and options.command == "install":
         remarks += _next_steps(installation)
-    return Result({**data, "ran": ran, "complete": True}, text, remarks=remarks)
+    data = {"install_path": str(installation.path), "ran": ran, "complete": True}
+    return Result(data, text, remarks=remarks)
+
+
+def _dry_run_result(installation: Installation, todo: list[Artefact]) -> Result:
+    """Return the result of a dry run of ``carry_out``: the parts ``todo`` that it would make."""
+    rows = [{"step": part.id, "does": part.show(), "download": part.download, "disk": part.disk} for part in todo]
+    text = _NOTHING.format(installation.path)
+    if todo:
+        lines = [f"{part.id}\n    {part.show()}\n" for part in todo]
+        text = "".join([*lines, f"{_estimate_line(todo)}\n"])
+    return Result({"install_path": str(installation.path), "dry_run": True, "todo": rows}, text)
 
 
 def _next_steps(installation: Installation) -> Iterator[str]:
@@ -376,28 +381,24 @@ def _gather_answers(options: argparse.Namespace, clone: Path, path: Path) -> tup
         # The file's own folder counts before LLMB_INSTALL and the default, which are for when nobody says.
         given.setdefault("install_path", str(path))
         given = {**_gres_answer(given), **given}
-        return (
-            answers_module.complete_answers(given, recipes, where=options.play, lines=lines),
-            found.updated(secrets),
-            False,
-        )
+        answers = answers_module.complete_answers(given, recipes, where=options.play, lines=lines)
+        return answers, found.updated(secrets), False
     stored = stored_answers(path)
     defaults: Given = as_given(_without_detected_mpi(stored)) if stored else {}
     if stored is None:
         defaults |= _gres_answer(flags)
     terminal = sys.stdin.isatty() and sys.stderr.isatty()
     # Whoever names nothing but the folder wants the dialogue, even where all answers are known.
-    if terminal and (
-        not flags.keys() - {"install_path", "space_check"} or missing_questions(merged_answers(defaults, flags))
-    ):
+    names_only_folder = not flags.keys() - {"install_path", "space_check"}
+    if terminal and (names_only_folder or missing_questions(merged_answers(defaults, flags))):
         from llmb_install.answers.dialogue import Dialogue
 
         print_message(_WELCOME)
         site = detect.detect_site()
         last = checks.read_draft(checks.LAST)
-        offered = merged_answers(
-            defaults if stored else {**detect.fitting_earlier_answers(last, site), **defaults}, flags
-        )
+        if not stored:
+            defaults = {**detect.fitting_earlier_answers(last, site), **defaults}
+        offered = merged_answers(defaults, flags)
         dialogue = Dialogue(site, recipes, flags, {"install_path": str(path), **offered})
 
         def summary(answers: Answers, secrets: Secrets) -> str:
