@@ -113,42 +113,51 @@ def _measure_findings(
     """
     median = statistics.median(value.figure for value in values)
     least = expected.least(name)
+    usual_figure = own.median if own else median
     slow: dict[str, list[Value]] = {}
     for value in values:
         is_slow = own is not None and value.figure < own.limit
         if is_slow or expected.fails(value.figure, median, least):
             slow.setdefault(value.host, []).append(value)
-    usual_figure = own.median if own else median
-    finding_kind = "slow-within" if name == "within" else "slow-gpu"
     findings = []
-    kind: list[str] = []
+    of_kind: list[str] = []
     many = is_too_many(len(slow), len({value.host for value in values}))
     for host, found in slow.items():
-        # One finding for each node, which its slowest GPU decides.
         worst = min(found, key=lambda value: value.figure)
-        level: Level = "fail" if expected.fails(worst.figure, median, least) else "warn"
+        fails = expected.fails(worst.figure, median, least)
         # Whoever fails what the site expects is named, however many others do as well.
-        if many and level != "fail":
-            kind.append(host)
-            continue
-        findings.append(
-            new_finding(
-                finding_kind,
-                level,
-                (host,),
-                f"{host}: {_gpus_prefix(found)}{MEASURES[name].word} {figure(worst.figure, MEASURES[name].unit)},"
-                f" {slower(worst.figure, usual_figure)}",
-                deviations=own.deviations(worst.figure) if own else None,
-            )
-        )
-    if kind:
-        of_kind = chain.from_iterable(slow[host] for host in kind)
-        median = statistics.median(value.figure for value in of_kind)
-        findings.append(two_kinds_note(name, kind, median, usual_figure))
+        if many and not fails:
+            of_kind.append(host)
+        else:
+            level: Level = "fail" if fails else "warn"
+            deviations = own.deviations(worst.figure) if own else None
+            findings.append(_slow_node(name, level, found, usual_figure, deviations))
+    if of_kind:
+        figures = [value.figure for value in chain.from_iterable(slow[host] for host in of_kind)]
+        findings.append(two_kinds_note(name, of_kind, statistics.median(figures), usual_figure))
     # Two kinds can lie closer together than the limit: then nobody is slow, and it is still worth knowing.
     elif own and own.lower and not slow:
         findings.append(two_kinds_note(name, [], own.lower[1], usual_figure))
     return findings
+
+
+def _slow_node(
+    name: MeasureName, level: Level, found: Sequence[Value], usual_figure: float, deviations: float | None
+) -> FabricFinding:
+    """Return the finding, of the level ``level``, that one node has the slow figures ``found`` of the measure ``name``.
+
+    Its slowest figure decides, which is compared with ``usual_figure``; ``deviations`` is how far it is from that.
+    """
+    worst = min(found, key=lambda value: value.figure)
+    measure_kind = MEASURES[name]
+    text = f"{measure_kind.word} {figure(worst.figure, measure_kind.unit)}, {slower(worst.figure, usual_figure)}"
+    return new_finding(
+        "slow-within" if name == "within" else "slow-gpu",
+        level,
+        (worst.host,),
+        f"{worst.host}: {_gpus_prefix(found)}{text}",
+        deviations=deviations,
+    )
 
 
 def _gpus_prefix(found: Sequence[Value]) -> str:

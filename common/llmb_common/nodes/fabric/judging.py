@@ -159,17 +159,16 @@ def _below_expectation(measures: Sequence[Measure]) -> list[FabricFinding]:
     They are about no node in particular: their ``hosts`` are empty. In the order of ``measures``; those without a
     ``least`` are left out. The kind is ``below-expectation``.
     """
-    return [
-        new_finding(
-            "below-expectation",
-            "fail",
-            (),
-            f"{item.word}: {figure(item.median, item.unit)}{' (median)' if item.count > 1 else ''},"
-            f" the site expects at least {figure(item.least, item.unit)}",
-        )
-        for item in measures
-        if item.least is not None and item.median < item.least
-    ]
+    findings = []
+    for item in measures:
+        if item.least is None or item.median >= item.least:
+            continue
+        found = figure(item.median, item.unit)
+        if item.count > 1:
+            found += " (median)"
+        text = f"{item.word}: {found}, the site expects at least {figure(item.least, item.unit)}"
+        findings.append(new_finding("below-expectation", "fail", (), text))
+    return findings
 
 
 def _worst_level(findings: Sequence[FabricFinding], groups: Sequence[GroupSpeed]) -> Answer:
