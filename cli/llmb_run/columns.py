@@ -170,12 +170,15 @@ def chosen(columns: Iterable[Column[Row]], form: Form, rows: Sequence[Row] | Non
     With ``rows``, optional columns are left out where no row has a value, so all of them where there are no rows;
     without ``rows`` (None) they stay. What a column's ``value`` raises passes.
     """
-    return [
-        column
-        for column in columns
-        if form in column.forms
-        and not (column.optional and rows is not None and all(column.value(row) is None for row in rows))
-    ]
+    found = []
+    for column in columns:
+        if form not in column.forms:
+            continue
+        may_be_left_out = column.optional and rows is not None
+        if may_be_left_out and all(column.value(row) is None for row in rows or ()):
+            continue
+        found.append(column)
+    return found
 
 
 def as_dict(columns: Iterable[Column[Row]], row: Row) -> dict[str, Any]:

@@ -282,15 +282,17 @@ def freeze(campaign: Campaign, suite: Suite, workloads: Sequence[SuiteWorkload],
     Raises:
         EnvironmentLacks: a recipe or the training code cannot be read
     """
-    each = [
-        {
-            "where": item.entry.where,
-            "reference": replace(item.reference, result=None) if item.reference else None,
-            "scatter": item.scatter,
-            "earlier": item.earlier,
-        }
-        for item in workloads
-    ]
+    each = []
+    for item in workloads:
+        reference = replace(item.reference, result=None) if item.reference else None
+        each.append(
+            {
+                "where": item.entry.where,
+                "reference": reference,
+                "scatter": item.scatter,
+                "earlier": item.earlier,
+            }
+        )
     own: dict[str, Any] = {"suite": str(suite.path), "suite_name": suite.name, "suite_sha256": suite.sha256}
     own |= {"evening": evening, "trained_counts": True}
     return frozen_now(campaign, [item.arm for item in workloads], FrozenSuite, each, **own)

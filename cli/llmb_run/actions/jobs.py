@@ -76,7 +76,8 @@ def jobs(
         OSError: the installation's folder may not be looked at
     """
     workspace = Workspace()
-    count = limit or (None if everything or live or runs else options.JOBS_LISTED)
+    is_for_all = bool(everything or live or runs)
+    count = limit or (None if is_for_all else options.JOBS_LISTED)
     # States of live runs are known only after the question: they are filtered below. One more tells of others.
     most = count + 1 if count and not state else None
     wanted = run_filter(workspace, **filters, live=True if live else None, limit=most)
@@ -135,10 +136,10 @@ def _as_table(lines: list[dict[str, Any]], rows: list[RunRow], workspace: Worksp
     asked = {line["folder"] for line in not_live if line["state"] != UNREADABLE}
     ended = [row for row in rows if str(row.folder) in asked]
     known = step_times(ended, workspace.install_or_none)
-    shown = [
-        {**line, "shown_seconds": line["step_seconds"] if line["live"] else known.get(Path(line["folder"]))}
-        for line in lines
-    ]
+    shown = []
+    for line in lines:
+        seconds = line["step_seconds"] if line["live"] else known.get(Path(line["folder"]))
+        shown.append({**line, "shown_seconds": seconds})
     return table(JOBS, shown)
 
 

@@ -189,15 +189,13 @@ def _explain_runs(workspace: Workspace, names: Sequence[str], filters: dict[str,
     """
     measured = measure(_chosen_rows(workspace, names, filters), workspace)
     explain(measured)
-    return [
-        _Explained(
-            item.record.paths.run_id if item.record else item.timing.files.name,
-            ": ".join(filter(None, (item.timing.status.state, item.timing.status.message))),
-            item.why,
-            item.outcome,
-        )
-        for item in measured
-    ]
+    explained = []
+    for item in measured:
+        name = item.record.paths.run_id if item.record else item.timing.files.name
+        status = item.timing.status
+        text = ": ".join(filter(None, (status.state, status.message)))
+        explained.append(_Explained(name, text, item.why, item.outcome))
+    return explained
 
 
 _SOUND = {"not training": "it did not fail: llmb-run show says how its work differs from the plan"}

@@ -281,7 +281,8 @@ class Conduct:
             named = {(item.arm, item.attempt) for item in due}
             alone = [record for record in unsettled if self._campaign.numbers(record.submission.key) not in named]
             # Runs that cannot share an allocation follow each other: none starts while another is live.
-            if alone or (due and not (self._apart and live)):
+            may_start = bool(due) and not (self._apart and live)
+            if alone or may_start:
                 self._leave_out()
                 self._start(due, alone)
             elif live:

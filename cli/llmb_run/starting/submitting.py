@@ -470,9 +470,12 @@ def _as_they_are_now(
     records = [item for _, item in results if isinstance(item, RunRecord)]
     doubtful = [item for item in records if item.submission.key in known and not item.plan.traits.queued]
     now = {record.paths.run_id: record for record in refresh(doubtful)}
-    return [
-        (title, now.get(item.paths.run_id, item) if isinstance(item, RunRecord) else item) for title, item in results
-    ]
+    present: list[tuple[str, RunRecord | LLMBError]] = []
+    for title, item in results:
+        if isinstance(item, RunRecord):
+            item = now.get(item.paths.run_id, item)
+        present.append((title, item))
+    return present
 
 
 def _submit_all(jobs: Sequence[JobToSubmit], options: StartOptions) -> list[tuple[str, RunRecord | LLMBError]]:

@@ -357,10 +357,10 @@ def specs_of_task(task: Task, defaults: Sweep, workspace: Workspace, path: str, 
             if not any(fits):
                 raise ConfigError("an override matches no job of its task", remedy="correct its 'when', or remove it")
             single_values = {name: values[0] for name, values in use.items()}
-            specs = [
-                _with_task_settings(changed_spec(spec, single_values), override.use) if fit else spec
-                for spec, fit in zip(specs, fits, strict=True)
-            ]
+            for at_spec, fit in enumerate(fits):
+                if fit:
+                    changed = changed_spec(specs[at_spec], single_values)
+                    specs[at_spec] = _with_task_settings(changed, override.use)
     return specs
 
 

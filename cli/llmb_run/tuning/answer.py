@@ -200,7 +200,8 @@ def crashed_candidates(tuning: Tuning, runs: Runs, state: TuningState) -> list[d
     for at, why in search.out.items():
         ratio = search.ratios.get(at)
         faster = ratio is not None and ratio < min(chosen, 1.0)
-        if why == "other work" or not (faster or (ratio is None and why in CRASHED)):
+        crashed = ratio is None and why in CRASHED
+        if why == "other work" or not (faster or crashed):
             continue
         last = _failed_runs(at, runs)[-1]
         rows.append({"title": tuning.arms[at].title, "why": why, "ratio": ratio, "run_id": last.record.paths.run_id})

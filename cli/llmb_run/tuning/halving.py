@@ -109,7 +109,8 @@ def search_standing(runs: Sequence[Sequence[Trial]], seed: str) -> Standing:
         due = [at for at in in_round if len(times[at]) < number]
         means = {at: statistics.fmean(times[at][:number]) for at in remaining if times[at]}
         ranked = sorted(means, key=means.__getitem__)
-        if due or base_fails or not remaining or (len(remaining) <= 2 and number >= FEWEST):
+        is_last_round = len(remaining) <= 2 and number >= FEWEST
+        if due or base_fails or not remaining or is_last_round:
             break
         kept = survivors(len(remaining))
         eliminated = [*ranked[kept:], *eliminated]

@@ -46,8 +46,12 @@ def why_not(number: int, run: Run, runs: Runs) -> str:
     ended = outcome_of(number, run, runs)
     if ended == "out of memory":
         return ended
+    other = other_work(run, runs[1])
+    if other:
+        return other
     attempt = run.attempt
-    return other_work(run, runs[1]) or (attempt.failure or attempt.fault if attempt else "") or ended
+    known = attempt.failure or attempt.fault if attempt else ""
+    return known or ended
 
 
 def other_work(run: Run, base: Sequence[Run]) -> str:

@@ -34,10 +34,12 @@ def after_training(verdict: FabricVerdict, runs: Sequence[NodeRun]) -> FabricVer
     if not suspects:
         return verdict
     heard = witnesses({finding.hosts[0] for finding in suspects}, runs)
-    findings = [
-        _with_witness(finding, heard[finding.hosts[0]]) if finding in suspects else finding
-        for finding in verdict.findings
-    ]
+    findings = []
+    for finding in verdict.findings:
+        if finding in suspects:
+            findings.append(_with_witness(finding, heard[finding.hosts[0]]))
+        else:
+            findings.append(finding)
     return with_findings(verdict, findings)
 
 

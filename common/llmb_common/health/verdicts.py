@@ -107,12 +107,14 @@ def with_remarks(verdicts: Sequence[NodeVerdict], more: Mapping[str, Sequence[Re
     ``more`` without a verdict are ignored, and verdicts of other nodes are returned as they are. A silent node that is
     judged anew fails.
     """
-    return [
-        _worst_verdict(item.node, dict.fromkeys([*item.remarks, *map(_shown, more[item.node])]))
-        if item.node in more
-        else item
-        for item in verdicts
-    ]
+    judged = []
+    for item in verdicts:
+        if item.node in more:
+            remarks = dict.fromkeys([*item.remarks, *map(_shown, more[item.node])])
+            judged.append(_worst_verdict(item.node, remarks))
+        else:
+            judged.append(item)
+    return judged
 
 
 def without_remarks(verdicts: Sequence[NodeVerdict], taken: Mapping[str, Sequence[Remark]]) -> list[NodeVerdict]:

@@ -167,8 +167,9 @@ def setup_findings(
     """
     found: list[tuple[Severity, str]] = []
     for name, (severity, word) in _FACTS.items():
+        is_compared = same_job or name not in _OF_THE_JOB
         was, now = setup.get(name), getattr(account, name)
-        if was and now and was != now and (same_job or name not in _OF_THE_JOB):
+        if is_compared and was and now and was != now:
             found.append((severity, f"{word} {now}, and {was} in {what}"))
     clock = setup.get(CLOCK)
     if same_job and isinstance(clock, float) and account.clock_mhz and account.clock_mhz < SLOWER * clock:

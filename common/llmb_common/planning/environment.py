@@ -56,7 +56,8 @@ def fast_cores(case: Case) -> tuple[int, int] | None:
     that NVIDIA's launcher lets run on any core.
     """
     gpu, entry = gpus.GPUS.get(case.gpu_type), case.entry
-    if gpu is None or entry is None or case.model.reduced or case.request.cpu_pinning or not case.request.fast_cores:
+    is_left_to_user = case.request.cpu_pinning or not case.request.fast_cores
+    if gpu is None or entry is None or case.model.reduced or is_left_to_user:
         return None
     return None if _any_core(entry) else gpu.fast_cores
 

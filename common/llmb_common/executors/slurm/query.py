@@ -262,11 +262,10 @@ def nodes_now(nodes: str | None, partition: str | None) -> dict[str, str]:
         RequestError: Slurm knows none of the nodes, or no such partition, or ``nodes`` is no host list
         SchedulerError: the scheduler does not answer
     """
-    found = {
-        name: _why_not_now(state, reason if reason != "none" else "")
-        for name, state, where, reason in _sinfo("%N|%T|%P|%E", "--Node", *_sinfo_filter(partition, nodes))
-        if partition or nodes or where.endswith("*")
-    }
+    found = {}
+    for name, state, where, reason in _sinfo("%N|%T|%P|%E", "--Node", *_sinfo_filter(partition, nodes)):
+        if partition or nodes or where.endswith("*"):
+            found[name] = _why_not_now(state, "" if reason == "none" else reason)
     unknown = [name for name in expand(nodes or "") if name not in found]
     where = f" in partition {partition}" if partition else ""
     if not found:
