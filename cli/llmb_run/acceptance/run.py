@@ -185,17 +185,10 @@ def write_pack(
     # Before it becomes a page: masking that would change its scripts too, and then no browser runs them.
     report: Report = from_plain({**mask.value(msgspec.to_builtins(plain)), "made": round(ended)}, Report)
     html = page(report)
-    more = {
-        "campaign/suite.yaml": mask.text((campaign.folder / "suite.yaml").read_bytes()),
-        "campaign/campaign.json": mask.text(campaign.frozen_file.read_bytes()),
-        "campaign/verdicts.json": json.dumps(mask.value(result), indent=2, allow_nan=False).encode(),
-        "campaign/verdicts.txt": mask.text(as_text(result).encode()),
-        "campaign/report.xml": junit(report).encode(),
-    }
-    if (health := campaign.folder / HEALTH).exists():
-        more[f"campaign/{HEALTH}"] = mask.text(health.read_bytes())
+    evidence = _campaign_evidence(campaign, result, mask)
+    evidence["campaign/report.xml"] = junit(report).encode()
     write_atomic(campaign.folder / "report.html", html)
-    more["campaign/report.html"] = html.encode()
+    evidence["campaign/report.html"] = html.encode()
     path = campaign.folder / (frozen.suite_name + (".tar.zst" if shutil.which("zstd") else ".tar.gz"))
     written = write_archive(
         path,
@@ -203,11 +196,32 @@ def write_pack(
         [as_dict(item) for item in measured],
         secrets=secrets,
         overwrite=True,
-        more=more,
+        more=evidence,
     )
     for name in written.left_out:
         notice(f"not in the evidence, because secrets in it could not be masked: {name}")
     return {"pack": path.name, "pack_sha256": sha256_of(path), "report": "report.html"}
+
+
+def _campaign_evidence(campaign: Campaign, result: dict[str, Any], mask: Mask) -> dict[str, bytes]:
+    """Return the campaign's own files for its evidence pack, by their names there, with secrets masked by ``mask``.
+
+    They are the suite, what the campaign began with, its ``result`` in both forms and, if there is one, the health of
+    its nodes.
+
+    Raises:
+        OSError: a file of the campaign cannot be read
+    """
+    evidence = {
+        "campaign/suite.yaml": mask.text((campaign.folder / "suite.yaml").read_bytes()),
+        "campaign/campaign.json": mask.text(campaign.frozen_file.read_bytes()),
+        "campaign/verdicts.json": json.dumps(mask.value(result), indent=2, allow_nan=False).encode(),
+        "campaign/verdicts.txt": mask.text(as_text(result).encode()),
+    }
+    health = campaign.folder / HEALTH
+    if health.exists():
+        evidence[f"campaign/{HEALTH}"] = mask.text(health.read_bytes())
+    return evidence
 
 
 def accept(word: str, *, again: bool, folder: Path | None, dry_run: bool, evening: bool = False) -> Result:
