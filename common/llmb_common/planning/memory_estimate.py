@@ -202,20 +202,11 @@ def _state_bytes(job: MemoryInput, stage: Stage) -> tuple[float, float, float, f
 
     They are not rounded. DP of the layout must not be 0.
     """
-    layout = job.layout
-    storage = job.storage
-    body = job.body
+    layout, storage, body = job.layout, job.storage, job.body
     layers = _layers(job, stage)
     products = sum(layer.weights.divided for layer in layers) / layout.tp
-    expert_ranks = (layout.ep or 1) * (layout.etp or layout.tp)
-    routed = sum(layer.weights.routed for layer in layers) / expert_ranks
-    heads = len(body.heads) if stage.last else 0
-    ends = (stage.first or heads > 0) + stage.last
-    of_ends = ends * body.vocabulary * body.hidden / layout.tp
-    of_heads = heads * 2 * body.hidden * body.hidden / layout.tp
-    others = sum(layer.weights.whole for layer in layers) + of_ends
-    others += stage.last * body.final_norm + of_heads
-    others += stage.first * body.encoder
+    routed = sum(layer.weights.routed for layer in layers) / _expert_ranks(layout)
+    others = sum(layer.weights.whole for layer in layers) + _end_weights(body, layout, stage)
     shards, expert_shards = layout.dp * layout.cp, (layout.expert_dp or 1)
     if layout.fsdp:
         copies = job.instances if layout.dp % job.instances == 0 else 1
@@ -226,6 +217,24 @@ def _state_bytes(job: MemoryInput, stage: Stage) -> tuple[float, float, float, f
     weights += routed * storage.weights / experts_held
     gradients = storage.gradients * ((products + others) / parameter_shards + routed / experts_held)
     return weights, gradients, storage.optimizer * sharded, storage.copies * sharded
+
+
+def _expert_ranks(layout: Layout) -> int:
+    """Return the number of ranks among which the weights of the experts of a layer are divided."""
+    return (layout.ep or 1) * (layout.etp or layout.tp)
+
+
+def _end_weights(body: Body, layout: Layout, stage: Stage) -> float:
+    """Return the number of weights on one rank of ``stage`` that belong to no layer: at both ends of the model.
+
+    They are the embedding, the output layer, the last norm, what joins the heads for further tokens, and an encoder.
+    """
+    heads = len(body.heads) if stage.last else 0
+    vocabularies = (stage.first or heads > 0) + stage.last
+    count = vocabularies * body.vocabulary * body.hidden / layout.tp
+    count += stage.last * body.final_norm + heads * 2 * body.hidden * body.hidden / layout.tp
+    count += stage.first * body.encoder
+    return count
 
 
 def _activation_bytes(job: MemoryInput, stage: Stage) -> float:
@@ -317,8 +326,8 @@ def _gathered_bytes(job: MemoryInput, stage: Stage) -> float:
     if not job.layout.fsdp:
         return 0.0
     layout, storage = job.layout, job.storage
-    etp = (layout.ep or 1) * (layout.etp or layout.tp)
-    sizes = [layer.weights.divided / layout.tp + layer.weights.routed / etp for layer in stage.layers]
+    expert_ranks = _expert_ranks(layout)
+    sizes = [layer.weights.divided / layout.tp + layer.weights.routed / expert_ranks for layer in stage.layers]
     largest = max(sizes, default=0.0)
     return _GATHERED_UNITS * largest * (storage.weights + storage.gradients)
 
