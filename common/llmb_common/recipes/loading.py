@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import product
 from pathlib import Path
@@ -141,14 +141,7 @@ def _problems(recipe: Recipe) -> Problems:
     if recipe.catalogue_file is None and recipe.defaults.model_size not in sizes:
         default = recipe.defaults.model_size
         yield f"the default model size {default!r} is not among the models", f"one of {', '.join(sizes)}"
-    if recipe.engine in recipe.other_engines:
-        yield (
-            f"other_engines: {recipe.engine} is the engine already",
-            "remove it there; the image of the engine itself belongs in the key 'image'",
-        )
-    for engine in recipe.engines:
-        if engine not in ENGINES and not is_newer(engine):
-            yield f"there are no settings for the engine {engine!r}", f"one of {', '.join(ENGINES)}, or a newer one"
+    yield from _problems_of_engines(recipe)
     for model in recipe.listed_models:
         counted = count_parameters(model.architecture) if model.architecture is not None else model.parameters
         if model.parameters != counted:
@@ -159,6 +152,30 @@ def _problems(recipe: Recipe) -> Problems:
             yield f"variant {variant.name}: the measurement ends before it starts", "first is at most last"
         if variant.profiling.start >= variant.profiling.stop:
             yield f"variant {variant.name}: profiling stops before it starts", "start is less than stop"
+    yield from _unknown_names(recipe, sizes, variants)
+    yield from _problems_of_rows(recipe)
+    for result in recipe.listed_results:
+        yield from _problems_of_result(recipe, result)
+    yield from _duplicate_names("result", [_result_identity(recipe, result) for result in recipe.listed_results])
+
+
+def _problems_of_engines(recipe: Recipe) -> Problems:
+    """Yield (problem, remedy) for each engine of ``recipe`` that is there twice, or for which there are no settings."""
+    if recipe.engine in recipe.other_engines:
+        yield (
+            f"other_engines: {recipe.engine} is the engine already",
+            "remove it there; the image of the engine itself belongs in the key 'image'",
+        )
+    for engine in recipe.engines:
+        if engine not in ENGINES and not is_newer(engine):
+            yield f"there are no settings for the engine {engine!r}", f"one of {', '.join(ENGINES)}, or a newer one"
+
+
+def _unknown_names(recipe: Recipe, sizes: Sequence[str], variants: Sequence[str]) -> Problems:
+    """Yield (problem, remedy) for each model size, variant or GPU type of a row or result that does not exist.
+
+    ``sizes`` and ``variants`` are those that ``recipe`` has.
+    """
     with_rows = [gpu for gpu in gpu_types() if rows_of(gpu) == gpu] + ["any"]
     items: tuple[Row | PublishedResult, ...] = (*recipe.listed_rows, *recipe.listed_results)
     for item in items:
@@ -171,10 +188,6 @@ def _problems(recipe: Recipe) -> Problems:
             if name not in names:
                 near = did_you_mean(name, names)
                 yield f"{_row_title(item)}: unknown {kind} {name!r}{near}", f"one of {', '.join(names)}"
-    yield from _problems_of_rows(recipe)
-    for result in recipe.listed_results:
-        yield from _problems_of_result(recipe, result)
-    yield from _duplicate_names("result", [_result_identity(recipe, result) for result in recipe.listed_results])
 
 
 def _result_identity(recipe: Recipe, result: PublishedResult) -> str:

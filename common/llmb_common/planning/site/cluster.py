@@ -290,15 +290,26 @@ def _problems(config: ClusterConfig) -> Iterator[tuple[str, str, str]]:
     for kind in names():
         for key, problem, remedy in config.scheduler(kind).problems():
             yield f"{kind}.{key}", f" {problem}", remedy
+    yield from _problems_of_releases(config)
+    for mount in config.mounts:
+        if not is_mount(mount):
+            yield "mounts", f": {mount!r} is not a mount", "write it as /source:/target, or /source:/target:ro"
+
+
+def _problems_of_releases(config: ClusterConfig) -> Iterator[tuple[str, str, str]]:
+    """Yield (key, problem, remedy), as ``_problems`` does, for releases that are none, and paths that are relative.
+
+    The paths are those of engines, images and catalogues.
+    """
     engine = config.engine or Engine()
-    paths = [("engine.python", engine.python), ("image_folder", config.image_folder)]
-    paths += [(f"engine.releases.{release}", python) for release, python in engine.releases.items()]
-    paths += [(f"releases.{release}.catalogue", own.catalogue) for release, own in config.releases.items()]
-    paths += [(f"releases.{release}.validation", own.validation) for release, own in config.releases.items()]
     for key, releases in (("engine.releases", engine.releases), ("releases", config.releases)):
         for release in releases:
             if not re.fullmatch(RELEASE, release):
                 yield key, f": {release!r} is not a release of Megatron-Bridge", 'write it as "0.7" or "0.7.0"'
+    paths = [("engine.python", engine.python), ("image_folder", config.image_folder)]
+    paths += [(f"engine.releases.{release}", python) for release, python in engine.releases.items()]
+    paths += [(f"releases.{release}.catalogue", own.catalogue) for release, own in config.releases.items()]
+    paths += [(f"releases.{release}.validation", own.validation) for release, own in config.releases.items()]
     for key, path in paths:
         if path is not None and not path.startswith("/"):
             yield (
@@ -306,9 +317,6 @@ def _problems(config: ClusterConfig) -> Iterator[tuple[str, str, str]]:
                 f" {path!r} is not an absolute path",
                 f"write the whole path, such as /opt/{path}: jobs run in other folders",
             )
-    for mount in config.mounts:
-        if not is_mount(mount):
-            yield "mounts", f": {mount!r} is not a mount", "write it as /source:/target, or /source:/target:ro"
 
 
 def _texts(config: ClusterConfig) -> Iterator[tuple[str, str]]:
