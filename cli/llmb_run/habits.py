@@ -163,8 +163,7 @@ def option_instead(command: str, option: str, known: Collection[str], arguments:
         arguments: the command line, from which the option's value is taken; ``VALUE`` stands for one that is missing
     """
     from llmb_common.base.removed import OPTIONS
-    from llmb_common.executors.slurm.options import is_option, option_name
-    from llmb_common.planning.request.variables import COLUMNS, VARIABLES
+    from llmb_common.executors.slurm.options import option_name
 
     short = option.lstrip("-")
     if option in OPTIONS.get(command, {}):
@@ -178,20 +177,39 @@ def option_instead(command: str, option: str, known: Collection[str], arguments:
         return "leave it out: nothing is kept back; llmb-run logs RUN has all that a job printed"
     if name in ("yes", "y", "assume-yes"):
         return "leave it out: no command of llmb-run asks"
+    value = option_value(option, arguments)
     if _STARTING not in known:
-        with_value = f"{name} {option_value(option, arguments).lower()}"
-        keys = (f"{command} {with_value}", with_value, f"{command} {name}", short, name)
-        lines = next((_SHOWN[key] for key in keys if key in _SHOWN), ())
-        possible = [line for line in lines if _only_if_known(line, known)]
-        if command in ACTING:
-            possible = [line for line in possible if not line.startswith("leave it out:")]
-        if not possible and short == "n" and command == "watch":
-            return "leave it out: the screen renews itself"
-        return possible[0].format(command=command) if possible else ""
+        return _option_instead_without_jobs(command, short, name, value.lower(), known)
+    return _job_option_instead(short, name, value, known)
+
+
+def _option_instead_without_jobs(command: str, short: str, name: str, value: str, known: Collection[str]) -> str:
+    """Return what to type in place of an option, as ``option_instead`` does, in a ``command`` that starts no job.
+
+    ``short`` is the option without its dashes, ``name`` its long name, ``value`` its value, both in lower case.
+    """
+    with_value = f"{name} {value}"
+    keys = (f"{command} {with_value}", with_value, f"{command} {name}", short, name)
+    lines = next((_SHOWN[key] for key in keys if key in _SHOWN), ())
+    possible = [line for line in lines if _only_if_known(line, known)]
+    if command in ACTING:
+        possible = [line for line in possible if not line.startswith("leave it out:")]
+    if not possible and short == "n" and command == "watch":
+        return "leave it out: the screen renews itself"
+    return possible[0].format(command=command) if possible else ""
+
+
+def _job_option_instead(short: str, name: str, value: str, known: Collection[str]) -> str:
+    """Return what to type in place of an option of jobs, as ``option_instead`` does, in a command that starts them.
+
+    ``short`` is the option without its dashes, ``name`` its long name in lower case, ``value`` its value.
+    """
+    from llmb_common.executors.slurm.options import is_option
+    from llmb_common.planning.request.variables import COLUMNS, VARIABLES
+
     for key in (short, name):
         if key in _JOB:
-            return _only_if_known(_JOB[key].replace("FOLDER", option_value(option, arguments)), known)
-    value = option_value(option, arguments)
+            return _only_if_known(_JOB[key].replace("FOLDER", value), known)
     name = column_named(name) or name
     if name in COLUMNS.values():
         if "," not in value:

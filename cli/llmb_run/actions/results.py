@@ -77,13 +77,7 @@ def results(
             remedy="table, csv or json",
         )
     views = {"iterations": iterations, "group": group, "rank": rank, "scaling": scaling}
-    views |= {"history": history, "alarm": alarm}
-    asked = [name for name, given in views.items() if given]
-    if len(asked) > 1 and asked != ["history", "alarm"]:
-        raise RequestError(
-            "--iterations, --group, --rank, --scaling and --history or --alarm cannot be combined",
-            remedy="choose one",
-        )
+    asked = _asked_views({**views, "history": history, "alarm": alarm})
     if alarm and output == "csv":
         raise RequestError("--alarm has no CSV output", remedy="leave out --format csv, or use --json")
     if runs:
@@ -110,6 +104,21 @@ def results(
     parts = Parts(single_runs, timing, notes, everything, full_names, most)
     shown = partial(listing, found, parts)
     return _in_output_form(output, partial(listing_as_dict, found), shown, partial(columns.csv_of, RUN, found), status)
+
+
+def _asked_views(views: dict[str, bool]) -> list[str]:
+    """Return the names of the views that are asked for: none, one, or history and alarm.
+
+    Raises:
+        RequestError: others are asked for together
+    """
+    asked = [name for name, given in views.items() if given]
+    if len(asked) > 1 and asked != ["history", "alarm"]:
+        raise RequestError(
+            "--iterations, --group, --rank, --scaling and --history or --alarm cannot be combined",
+            remedy="choose one",
+        )
+    return asked
 
 
 def _every_step(output: str, found: list[MeasuredRun], status: int) -> Result:

@@ -75,18 +75,7 @@ def start_sweep(requested: RequestedJobs, workspace: Workspace, how: StartOption
     """
     planned, refused = requested.planned, requested.refused
     if not planned:
-        first = refused[0].error
-        if len(refused) == 1:
-            raise first
-        none = f"none of {counted(len(refused), 'combination')} can be planned"
-        reasons = {item.error.message for item in refused}
-        raise RequestError(
-            f"{none}: {first.message}" if len(reasons) == 1 else f"{none}:\n{_refusal_lines(refused)}".rstrip(),
-            remedy=first.remedy,
-            code=first.code,
-            field=first.field,
-            complete=first.complete,
-        )
+        raise _nothing_planned_error(refused)
     found = {
         "planned": [
             {"combination": item.spec.varied, "plan": plan_as_dict(item.plan)} for item in _without_repeats(planned)
@@ -110,6 +99,22 @@ def start_sweep(requested: RequestedJobs, workspace: Workspace, how: StartOption
         return ended._replace(data={**found, **done.data}, hint=next_command(*rank))
     hint = f"{done.hint}\nwhen they are over: llmb-run {shlex.join(rank)}".lstrip()
     return done._replace(data={**found, **done.data}, hint=hint)
+
+
+def _nothing_planned_error(refused: Sequence[Refused]) -> RequestError:
+    """Return an error, for the caller to raise, that says why all combinations are refused.
+
+    A single one's own, else one with the remedy of the first. There must be at least one.
+    """
+    first = refused[0].error
+    if len(refused) == 1:
+        return first
+    none = f"none of {counted(len(refused), 'combination')} can be planned"
+    reasons = {item.error.message for item in refused}
+    message = f"{none}: {first.message}"
+    if len(reasons) > 1:
+        message = f"{none}:\n{_refusal_lines(refused)}".rstrip()
+    return RequestError(message, remedy=first.remedy, code=first.code, field=first.field, complete=first.complete)
 
 
 def _without_repeats(planned: Sequence[PlannedJob]) -> list[PlannedJob]:

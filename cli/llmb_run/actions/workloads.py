@@ -36,17 +36,8 @@ def list_workloads(workload: tuple[str, ...], size: tuple[str, ...], gpu_type: s
         ConfigError: ``cluster_config.yaml`` is wrong or not trusted
         RecipeError: a recipe's catalogue cannot be read
     """
-    if gpu_type and gpu_type.lower() not in gpus.gpu_types():
-        near = did_you_mean(gpu_type, gpus.gpu_types(), cutoff=0.8)
-        nearest, differs = gpus.NEAREST.get(gpu_type.lower(), ("", ""))
-        remedy = f"one of {', '.join(gpus.gpu_types())}"
-        if nearest:
-            remedy = f"the nearest is {nearest} ({gpu_type} is {differs}): llmb-run list --gpu-type {nearest}"
-        raise RequestError(
-            f"--gpu-type {gpu_type} is unknown{near}",
-            remedy=remedy,
-            field="GPU_TYPE",
-        )
+    if gpu_type:
+        _require_gpu_type(gpu_type)
     workspace = Workspace()
     entries = [workspace.workload(name) for name in split_values(workload)] or list(workspace.catalog)
     here = set(workspace.cluster.workloads)
@@ -73,6 +64,23 @@ def list_workloads(workload: tuple[str, ...], size: tuple[str, ...], gpu_type: s
     if any(row[5].endswith("*") for row in shown):
         _tell_of_releases(data, workspace.cluster)
     return Result(data, text, remarks=remarks, hint=_next_step(data, wanted, workspace.cluster.gpu_type))
+
+
+def _require_gpu_type(gpu_type: str) -> None:
+    """Raise unless LLMB knows the GPU type, in whichever case it is written.
+
+    Raises:
+        RequestError: it does not; the remedy is the nearest type that it knows, else all of them
+    """
+    known = gpus.gpu_types()
+    if gpu_type.lower() in known:
+        return
+    near = did_you_mean(gpu_type, known, cutoff=0.8)
+    nearest, differs = gpus.NEAREST.get(gpu_type.lower(), ("", ""))
+    remedy = f"one of {', '.join(known)}"
+    if nearest:
+        remedy = f"the nearest is {nearest} ({gpu_type} is {differs}): llmb-run list --gpu-type {nearest}"
+    raise RequestError(f"--gpu-type {gpu_type} is unknown{near}", remedy=remedy, field="GPU_TYPE")
 
 
 def _tell_of_releases(data: list[dict[str, Any]], cluster: ClusterConfig) -> None:
