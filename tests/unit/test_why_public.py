@@ -641,6 +641,18 @@ def test_what_fails_after_the_last_step_leaves_the_figures() -> None:
             "image-missing",
         ),
         ("/bin/bash: line 1: /opt/venv/bin/torchrun: cannot execute: required file not found", "missing-program"),
+        (
+            "[2025-10-16 22:16:08] ip-1:9:7 [0] rdma_init:7978 NCCL WARN NET/OFI OFI fi_getinfo() call failed: x",
+            "libfabric",
+        ),
+        (
+            'docker: Error response from daemon: could not select device driver "" with capabilities: [[gpu]].',
+            "gpu-hook",
+        ),
+        ("Error: setting up CDI devices: unresolvable CDI devices nvidia.com/gpu=all", "gpu-hook"),
+        ("RuntimeError: Data processing error: CAS service error : Request failed after 5 retries", "hub"),
+        ("[0] [0] RuntimeError: Data processing error: CAS service error : Request failed after 5 retries", "hub"),
+        ("KeyError: \"a.weight from model not in state dict: ['b.weight']\"", "checkpoint-layout"),
     ],
 )
 def test_a_line_is_what_it_says_and_no_more(line: str, kind: str | None) -> None:
@@ -899,3 +911,67 @@ def test_what_a_rank_raises_because_of_a_signal_is_no_cause(tmp_path: Path, firs
     )
     batch.write_text("slurmstepd: error: *** JOB 4544 ON g-1 CANCELLED AT 2026-04-21T17:01:43 DUE TO TIME LIMIT ***\n")
     assert diagnose_logs([log, batch]).kind == kind
+
+
+@pytest.mark.parametrize("ended", ["task 9: Exited with exit code 1", "tasks 8-15: Aborted (core dumped)"])
+def test_a_node_whose_tasks_ended_first_is_not_the_one_that_failed(tmp_path: Path, ended: str) -> None:
+    """Ranks elsewhere lose their peer there, and end; the node that has failed says nothing any more."""
+    log = tmp_path / "log.out"
+    failed = "slurmstepd: error: *** STEP 81.0 ON n1 CANCELLED AT 2026-03-01T10:00:00 DUE TO NODE FAILURE ***\n"
+    log.write_text(f"srun: error: n2: {ended}\n{failed}")
+    cause = diagnose_logs([log]).cause
+    assert cause is not None
+    assert (cause.kind, cause.rank, cause.node, cause.keep_out) == ("node-failed", None, None, False)
+
+
+def test_what_ray_lists_as_possible_ends_of_a_process_is_none_of_them(tmp_path: Path) -> None:
+    log = tmp_path / "log.out"
+    log.write_text(
+        "(raylet) A worker died or was killed while executing a task by an unexpected system error. Worker exit type:"
+        " SYSTEM_ERROR There are some potential root causes. (1) The process is killed by SIGKILL by OOM killer due to"
+        " high memory usage. (3) The worker is crashed unexpectedly due to SIGSEGV or other unexpected errors.\n"
+        "ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this task.\n"
+    )
+    found = diagnose_logs([log])
+    assert found.cause is None
+    assert "was killed (SIGKILL)" not in found.summary
+
+
+UPLOAD = raised("botocore.exceptions.ClientError: An error occurred (403): Forbidden", prefix="")
+
+
+@pytest.mark.parametrize(
+    ("above", "after", "kind"),
+    [
+        ("ERROR:uploader:Upload failed for step 50", "srun: error: n3: task 20: Killed", "unknown"),
+        ("ERROR:uploader:Upload failed for step 50", "srun: error: n3: task 20: Exited with exit code 1", "exception"),
+        ("[rank20]: about to begin", "srun: error: n3: task 20: Killed", "exception"),
+    ],
+)
+def test_a_traceback_that_was_logged_as_an_error_is_not_why_a_rank_was_killed(
+    tmp_path: Path, above: str, after: str, kind: str
+) -> None:
+    """Its rank has gone on. One that ended by itself has not, and one whose exception no logger printed."""
+    log = tmp_path / "log.out"
+    log.write_text(f"{above}\n{UPLOAD}{after}\n")
+    assert diagnose_logs([log]).kind == kind
+
+
+def test_an_error_that_is_logged_together_with_its_traceback_counts(tmp_path: Path) -> None:
+    log = tmp_path / "log.out"
+    begins = "(Worker pid=18, ip=10.1.2.3) [2026-02-01 11:16:52] [ERROR] [train-1 1 / 8][PID 18] Traceback (most recent"
+    log.write_text(f"{begins} call last):\n" + "".join(f"{line}\n" for line in (*FRAMES[1:], "KeyError: 'qkv'")))
+    assert diagnose_logs([log]).kind == "exception"
+
+
+def test_what_was_said_of_other_things_before_a_traceback_has_not_logged_it(tmp_path: Path) -> None:
+    """The words of the exception then do not make it a mere remark."""
+    log = tmp_path / "log.out"
+    log.write_text(
+        "[rank0]: DEBUG:DotProductAttention:Disabling FusedAttention as no backend supports the provided input\n"
+        + raised(
+            "ValueError: No dot product attention backend is available. Please see why, for disabling all backends",
+            prefix="[rank0]: ",
+        )
+    )
+    assert diagnose_logs([log]).kind == "no-kernel"

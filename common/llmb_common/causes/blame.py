@@ -15,6 +15,9 @@ from llmb_common.causes.table import FailureSignature, signatures
 INTERRUPTIONS = frozenset({"time-limit", "preempted", "cancelled-by"})
 """Signatures of a job that its scheduler, or somebody, has ended."""
 
+BY_SCHEDULER = INTERRUPTIONS | {"node-failed", "not-booted", "node-down"}
+"""Signatures of what the scheduler did or saw: a task that ended first does not tell where that was."""
+
 
 def is_interrupted(cause: Cause, readings: Sequence[Reading], state: str) -> bool:
     """Return whether somebody or the scheduler had ended the job before the log line of ``cause``, or may have.

@@ -21,7 +21,7 @@ from llmb_common.base.printable import counted, printable
 from llmb_common.causes import hangs
 from llmb_common.causes.answer import Cause, Diagnosis, Symptom
 from llmb_common.causes.blame import (
-    INTERRUPTIONS,
+    BY_SCHEDULER,
     in_words_of_progress,
     is_certain_of_node,
     is_interrupted,
@@ -316,6 +316,7 @@ def _earliest(readings: Sequence[Reading], places: Places) -> Complaint | None:
     """
     roots = [item for item in complaints_in(readings) if item.signature.role == "root"]
     believed = [item for item in roots if (not item.survived or _certainty(item) == 3) and not _is_caught(item, roots)]
+    believed = [item for item in believed if not _is_survived_report(item, readings)]
     for strength in (3, 2, 1):
         kept = [item for item in believed if _certainty(item) == strength and _may_begin(item, readings)]
         kept = [item for item in kept if not _has_outlived_others(item, believed, readings)]
@@ -342,6 +343,21 @@ def _is_caught(item: Complaint, roots: Sequence[Complaint]) -> bool:
         for other in roots
         if other.log == item.log
     )
+
+
+def _is_survived_report(item: Complaint, readings: Sequence[Reading]) -> bool:
+    """Return whether a logger printed the traceback ``item`` as an error, and its rank then seems to have gone on.
+
+    Whoever logs an exception may go on, as one does whose upload has failed. So it seems where the next that the log
+    tells of any rank's end is a kill (SIGKILL) or that ranks waited in vain. False for kinds that are certain to be
+    causes. ``readings`` are all logs.
+    """
+    if not item.reported or _certainty(item) == 3:
+        return False
+    ends = ("ended", "killed", "witness", "cascade")
+    later = (other for other in _reading_of(item, readings).complaints if other.offset > item.offset)
+    first = next((other for other in later if other.signature.role in ends), None)
+    return first is not None and first.signature.role in ("killed", "witness")
 
 
 def _has_outlived_others(item: Complaint, believed: Sequence[Complaint], readings: Sequence[Reading]) -> bool:
@@ -454,7 +470,7 @@ def _cause_of_complaint(item: Complaint, readings: Sequence[Reading], places: Pl
     reading = _reading_of(item, readings)
     said_by = reading.ranks.get(kind, set())
     rank, node, gpu = locate(item, places)
-    if rank is None and not item.location.ranks and kind not in INTERRUPTIONS:
+    if rank is None and not item.location.ranks and kind not in BY_SCHEDULER:
         ended, host = _place_from_torchrun(item, reading, places) or _ended_first(readings, places)
         rank, node = (ended, host) if node in (None, host) else (None, node)
     ranks = tuple(sorted(item.location.ranks if len(item.location.ranks) > 1 else said_by))[:_MOST_RANKS]

@@ -81,7 +81,7 @@ _SIGNALLED = re.compile(r"(?:[\w.]+\.)?(?:SignalException|KeyboardInterrupt|Syst
 """An exception of a rank that was told to end; what it raises because of that is no cause."""
 _OF_RANK = re.compile(r"last\): \(RANK (\d{1,6})\)$")
 
-Above: TypeAlias = Literal["none", "caught", "logged", "uncaught"]
+Above: TypeAlias = Literal["none", "caught", "logged", "reported", "uncaught"]
 
 _HEADER = re.compile(rb"iteration +(\d{1,9})/ *(\d{1,9})")
 _RETRIES = re.compile(
@@ -104,14 +104,18 @@ _PYTHON = re.compile(
 _NATIVE = re.compile(r"\.(?:cpp|cc|cu|h):\d+\]")
 _HANDLED = re.compile(r"(?i)fail|error|exception|could not|cannot|unable|missing|not (?:found|available|installed)")
 """What a logger says of an exception that it has caught. PyTorch's C++ code catches none of Python's."""
+_WARNS = re.compile(r"\bWARN|(?:^|\W)W\d")
+_REPORTS = re.compile(r"\b(?:ERROR|CRITICAL)\b")
+"""A logger's level that goes with a traceback of an exception that it has caught; INFO and DEBUG are said of others."""
 
 
 class Complaint(NamedTuple):
     """One log line that matches a failure signature, with the places that it names and where it stands.
 
     ``read_complaints`` makes it. ``survived``: exactly one iteration was printed after it. ``raised``: it ends a
-    traceback that nobody caught, or that a logger printed. ``logged``: a logger printed that traceback, so that the
-    line counts unless its rank raises another later. ``begins``: the offset in bytes at which the error begins whose
+    traceback that nobody caught, or that a logger printed. ``logged``: a logger printed that traceback as a warning, so
+    that the line counts unless its rank raises another later; ``reported``: as an error, so that it counts unless its
+    rank went on. ``begins``: the offset in bytes at which the error begins whose
     last line this is; None: at this line.
     """
 
@@ -131,6 +135,7 @@ class Complaint(NamedTuple):
     survived: bool = False
     raised: bool = False
     logged: bool = False
+    reported: bool = False
     begins: int | None = None
 
 
@@ -362,7 +367,8 @@ def _complaint_in_line(file: FileIO, reading: Reading, start: int, raw: bytes) -
     if found is None:
         return None
     message = text[:LONGEST].strip()
-    how = {"raised": above in ("uncaught", "logged"), "logged": above == "logged"}
+    raised = above in ("uncaught", "logged", "reported")
+    how = {"raised": raised, "logged": above == "logged", "reported": above == "reported"}
     return Complaint(found, line, location_of(line.text), message, reading.log, start, begins=begins, **how)
 
 
@@ -441,7 +447,7 @@ def _credible_signature(found: FailureSignature, line: LogLine, above: Above | N
         return found
     doubted = _RETRIES.search(line.text) or (found.sure != "certain" and _HEDGED.search(line.text))
     # A logger calls it a warning, or its code went on after it.
-    if line.mild or above == "caught" or (doubted and above != "uncaught"):
+    if line.mild or above == "caught" or (doubted and above not in ("uncaught", "reported")):
         return None
     plain_words = "everyday" in found.traits and above is None and not _COMPLAINS.search(line.text)
     if plain_words or (found.sure == "likely" and above == "none"):
@@ -485,9 +491,10 @@ def _traceback_above(file: FileIO, start: int, text: str) -> tuple[Above, int | 
     """Return (kind, rank) of the traceback that stands above the exception's line ``text`` at the offset ``start``.
 
     ``file`` is the log, open for reading bytes, ``text`` as ``plain_line`` returns it. The kind is ``uncaught``,
-    ``logged`` (a logger printed it), ``caught`` (the program went on, or a signal was ending it) or ``none``: no
-    traceback, or one that its logger says was handled. The rank is one that the traceback names, as those of
-    checkpoints do, else None. Of several ranks that print at once, only lines with this one's prefix count.
+    ``logged`` or ``reported`` (a logger printed it, as a warning or an error), ``caught`` (the program went on, or a
+    signal was ending it) or ``none``: no traceback, or one that its logger says was handled. The rank is one that the
+    traceback names, as those of checkpoints do, else None. Of several ranks that print at once, only lines with this
+    one's prefix count.
 
     Raises:
         OSError: the log cannot be read
@@ -500,11 +507,10 @@ def _traceback_above(file: FileIO, start: int, text: str) -> tuple[Above, int | 
         if _OF_WORKER in line:
             return "uncaught", None
         if _TRACEBACK_BEGINS in line:
-            alone = (
-                parse_line(line).text.lstrip("ERO |:-\u2500\u256d").startswith(_TRACEBACK_BEGINS)
-            )  # or in a frame, by rich
-            if not alone:
-                return "caught", None
+            if (
+                not parse_line(line).text.lstrip("ERO |:-\u2500\u256d").startswith(_TRACEBACK_BEGINS)
+            ):  # a frame is rich's
+                return "reported" if _REPORTS.search(line) else "caught", None
             said = [parse_line(rest).text for rest in own[number + 1 : number + 6] if rest.strip()]
             if len(said) > 1 and said[0].startswith(_DURING) and _SIGNALLED.match(said[1]):
                 return "caught", None
@@ -515,16 +521,23 @@ def _traceback_above(file: FileIO, start: int, text: str) -> tuple[Above, int | 
 
 
 def _traceback_kind(line: str) -> Above:
-    """Return whether the traceback below ``line`` was ``caught``, ``logged`` or ``uncaught``, by what ``line`` says.
+    """Return the kind of the traceback below ``line``, which its printer wrote right before it, by what ``line`` says.
 
-    ``line`` is what its printer wrote right before it. ``none`` where that says that the error was handled.
+    ``logged`` or ``reported`` where it may be a logger's that has printed the traceback, as a warning or as an error;
+    ``none`` where it says that the error was handled, ``caught`` where Python ignored it; otherwise ``uncaught``.
     """
     parsed = parse_line(line)
     if parsed.text.startswith("Exception ignored "):
         return "caught"
-    if not parsed.mild or _NATIVE.search(line):
+    if _NATIVE.search(line):
         return "uncaught"
-    return "none" if _HANDLED.search(parsed.text) else "logged"
+    if _REPORTS.search(line):
+        return "reported"
+    if not parsed.mild:
+        return "uncaught"
+    if _HANDLED.search(parsed.text):
+        return "none"
+    return "logged" if _WARNS.search(line) else "uncaught"
 
 
 _LATE = 60.0
