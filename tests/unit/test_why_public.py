@@ -641,6 +641,9 @@ def test_what_fails_after_the_last_step_leaves_the_figures() -> None:
             "image-missing",
         ),
         ("/bin/bash: line 1: /opt/venv/bin/torchrun: cannot execute: required file not found", "missing-program"),
+        ("RuntimeError: Data processing error: CAS service error : IO Error: Timer expired (os error 62)", "exception"),
+        ("NCCL WARN UDS: Binding to socket /tmp/nccl-socket-2-e6 failed : Address already in use (98)", "nccl"),
+        ("slurmstepd: error: pyxis:     Can't find a SQUASHFS superblock on /r/38.0.squashfs", "enroot-data-shared"),
         (
             "[2025-10-16 22:16:08] ip-1:9:7 [0] rdma_init:7978 NCCL WARN NET/OFI OFI fi_getinfo() call failed: x",
             "libfabric",
@@ -826,6 +829,8 @@ def test_an_exception_without_the_usual_words_in_its_name_is_found(tmp_path: Pat
     cause = diagnose_logs([log]).cause
     assert cause is not None
     assert "Data-dependent" in cause.line
+    log.write_text(raised("io.UnsupportedOperation: fileno"))
+    assert diagnose_logs([log]).kind == "exception"
 
 
 def test_what_destructors_say_of_a_rank_that_raised_is_not_its_cause(tmp_path: Path) -> None:
@@ -946,6 +951,7 @@ UPLOAD = raised("botocore.exceptions.ClientError: An error occurred (403): Forbi
         ("ERROR:uploader:Upload failed for step 50", "srun: error: n3: task 20: Killed", "unknown"),
         ("ERROR:uploader:Upload failed for step 50", "srun: error: n3: task 20: Exited with exit code 1", "exception"),
         ("[rank20]: about to begin", "srun: error: n3: task 20: Killed", "exception"),
+        ("[g0:4711] PMIX ERROR: NOT-FOUND", "srun: error: n3: task 20: Killed", "exception"),
     ],
 )
 def test_a_traceback_that_was_logged_as_an_error_is_not_why_a_rank_was_killed(

@@ -53,7 +53,7 @@ _MORE = tuple(
         b"an't |nable to|onnection|enqueued|closed by|Assertion|lost|ibgda|free()|does not|annot |not supp|"
         b"neither AF|reempt|ompletion|orrupted|mlx5_core|lockup|panic|emount|not resp|stall|lost carrier|"
         b"temporarily|Too many|No devices|Stale|endpoint|uplicate GPU|double free|alloc(): |what():|"
-        b"log settings|unrecognized|wait contrib|.exc."
+        b"log settings|unrecognized|wait contrib|.exc.|nsupported"
     ).split(b"|")
 )
 _PASSED = b"] datetime: "
@@ -105,7 +105,7 @@ _NATIVE = re.compile(r"\.(?:cpp|cc|cu|h):\d+\]")
 _HANDLED = re.compile(r"(?i)fail|error|exception|could not|cannot|unable|missing|not (?:found|available|installed)")
 """What a logger says of an exception that it has caught. PyTorch's C++ code catches none of Python's."""
 _WARNS = re.compile(r"\bWARN|(?:^|\W)W\d")
-_REPORTS = re.compile(r"\b(?:ERROR|CRITICAL)\b")
+_REPORTS = re.compile(r"(?:^|[\[|] ?|- )(?:ERROR|CRITICAL)\b")
 """A logger's level that goes with a traceback of an exception that it has caught; INFO and DEBUG are said of others."""
 
 
@@ -507,10 +507,10 @@ def _traceback_above(file: FileIO, start: int, text: str) -> tuple[Above, int | 
         if _OF_WORKER in line:
             return "uncaught", None
         if _TRACEBACK_BEGINS in line:
-            if (
-                not parse_line(line).text.lstrip("ERO |:-\u2500\u256d").startswith(_TRACEBACK_BEGINS)
-            ):  # a frame is rich's
-                return "reported" if _REPORTS.search(line) else "caught", None
+            begins_with = parse_line(line).text
+            alone = begins_with.lstrip("ERO |:-\u2500\u256d").startswith(_TRACEBACK_BEGINS)  # or in a frame, by rich
+            if not alone:
+                return "reported" if _REPORTS.search(begins_with) else "caught", None
             said = [parse_line(rest).text for rest in own[number + 1 : number + 6] if rest.strip()]
             if len(said) > 1 and said[0].startswith(_DURING) and _SIGNALLED.match(said[1]):
                 return "caught", None
@@ -531,7 +531,7 @@ def _traceback_kind(line: str) -> Above:
         return "caught"
     if _NATIVE.search(line):
         return "uncaught"
-    if _REPORTS.search(line):
+    if _REPORTS.search(parsed.text):
         return "reported"
     if not parsed.mild:
         return "uncaught"
