@@ -949,6 +949,7 @@ UPLOAD = raised("botocore.exceptions.ClientError: An error occurred (403): Forbi
     ("above", "after", "kind"),
     [
         ("ERROR:uploader:Upload failed for step 50", "srun: error: n3: task 20: Killed", "unknown"),
+        ("ERROR:uploader:Upload failed for step 50", "[rank2]: [Rank 2] Timeout at NCCL work: 12", "error"),
         ("ERROR:uploader:Upload failed for step 50", "srun: error: n3: task 20: Exited with exit code 1", "exception"),
         ("[rank20]: about to begin", "srun: error: n3: task 20: Killed", "exception"),
         ("[g0:4711] PMIX ERROR: NOT-FOUND", "srun: error: n3: task 20: Killed", "exception"),
