@@ -347,6 +347,17 @@ def test_runs_are_unlike_where_the_gap_is_three_times_what_either_kind_scatters(
     assert bool(odd_runs_clause([judged(value) for value in seconds])) is named
 
 
+def test_runs_whose_steps_have_two_speeds_are_all_of_one_kind() -> None:
+    """As a published submission: 2 of 10 runs had one slow step more, and steady steps that took 33 % longer."""
+    alike = [run(0.0, stalls=(0.33,) * 13), run(0.001, stalls=(0.33,) * 13), run(0.002, stalls=(0.33,) * 13)]
+    other = run(math.log(1.33), stalls=(-0.25,) * 24)
+    assert abs(other.mean_log - alike[0].mean_log) < 0.03
+    assert odd_runs_clause([*alike, other]) == ""
+    assert odd_runs_clause([*alike, run(math.log(1.33), stalls=(0.33,) * 13)]).startswith(
+        "1 of 4 runs is 32.9 % slower"
+    )
+
+
 def test_healthy_runs_are_rarely_called_unlike() -> None:
     source = random.Random(1)
     named = [

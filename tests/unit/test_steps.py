@@ -207,6 +207,10 @@ def said(iterations: list[Iteration], step_tflop: float | None = None, window: W
     return found if step_tflop is None else found + flops_mismatch(logged_tflop(inside), step_tflop)
 
 
+def test_an_outlier_is_never_said_to_be_as_the_others_are() -> None:
+    assert "iteration 40; 1.06 times the usual" in said(steps(i40=10.6))[0]
+
+
 def drifts(change: float, deviation: float, correlation: float) -> int:
     """In how many of 100 runs that become slower by ``change`` a drift is seen."""
     runs = (noisy(50, deviation, seed, correlation) for seed in range(100))

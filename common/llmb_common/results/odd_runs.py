@@ -26,6 +26,10 @@ _SHIFT = 0.01
 _GAP = 3.0
 """How many times the wider of two kinds' own ranges lies between them."""
 
+_IN_THE_MEAN = 0.5
+"""How much of the difference of steady steps the mean step times of two kinds show at least, stalls included. Where all
+runs have steps of two speeds, chance decides in each which of these are the steady ones."""
+
 _FEWEST = 4
 """Runs among which some can be unlike the others."""
 
@@ -98,8 +102,8 @@ def _slow_node_of(nodes: tuple[str, ...], slow: Sequence[StepTime], fast: Sequen
 def _two_kinds(runs: Sequence[StepTime]) -> tuple[list[StepTime], list[StepTime]] | None:
     """Return the runs as (fast, slow), each sorted by step time, where they are clearly of two kinds.
 
-    That is: the gap between the kinds is at least 1 %, and three times the range of either. None where it is not, or
-    there are fewer than four runs.
+    That is: the gap between the kinds' steady steps is at least 1 %, and three times the range of either; and their
+    mean step times differ, too. None where it is not so, or there are fewer than four runs.
     """
     if len(runs) < _FEWEST:
         return None
@@ -111,6 +115,10 @@ def _two_kinds(runs: Sequence[StepTime]) -> tuple[list[StepTime], list[StepTime]
     ranges = [side[-1].log - side[0].log for side in (fast, slow)]
     if gap < _GAP * max(ranges) or gap < _SHIFT:
         return None
+    steady_shift = statistics.fmean(run.log for run in slow) - statistics.fmean(run.log for run in fast)
+    mean_shift = statistics.fmean(run.mean_log for run in slow) - statistics.fmean(run.mean_log for run in fast)
+    if mean_shift < _IN_THE_MEAN * steady_shift:
+        return None
     return fast, slow
 
 
@@ -121,8 +129,8 @@ def odd_runs_clause(runs: Sequence[StepTime]) -> str:
     ends before the semicolon where there is no such node; it names up to four, and adds in brackets how often chance
     alone would do this where that is above 1 %, or else that the runs shared days that no other run was on, which may
     be why. The runs may be the slower or the faster ones; of two halves it is the
-    slower. Far: the gap is at least 1 %, and three times the range of either kind. Empty where all runs are of one
-    kind, or there are fewer than four.
+    slower. Far: the gap of steady steps is at least 1 %, and three times the range of either kind, and the mean step
+    times differ, too. Empty where all runs are of one kind, or there are fewer than four.
     """
     parts = _two_kinds(runs)
     if parts is None:

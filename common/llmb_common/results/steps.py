@@ -351,7 +351,7 @@ def _outlier_clause(inside: Sequence[Iteration], measured: StepTime) -> str:
 
     ``inside`` are the steps of the window, in order, and ``measured`` is their step time, whose ``spikes`` are
     positions in it. It begins
-    ``2 of 10 measured steps are outliers (iterations 36, 37; up to 2.1 times the usual)``, and has no full stop.
+    ``2 of 10 measured steps are outliers (iterations 36, 37; up to 2.13 times the usual)``, and has no full stop.
     """
     if not measured.spikes:
         return ""
@@ -364,7 +364,7 @@ def _outlier_clause(inside: Sequence[Iteration], measured: StepTime) -> str:
         most = ""
     return (
         f"{len(odd)} of {len(inside)} measured steps {'is an outlier' if one else 'are outliers'} ({_steps_text(odd)};"
-        f" {most}{largest / measured.seconds:.2g} times the usual): the steady step time leaves"
+        f" {most}{largest / measured.seconds:.3g} times the usual): the steady step time leaves"
         f" {'it' if one else 'them'} out, the mean ({signed_percent(measured.mean / measured.seconds - 1)}) does not"
     )
 
