@@ -25,6 +25,11 @@ MEANT = {
     "NVRM: GPU 0000:5d:00.0: RmInitAdapter failed! (0x62:0xffff:2477)": "no-gpu",
     "mlx5_core 0000:9a:00.0 ibp154s0: Link down": "link-lost",
     "mlx5_core 0000:5e:00.0 ib3: lost carrier": "link-lost",
+    "ice 0000:3a:00.0 ens2f0: NIC Link is Down": "link-lost",
+    "NETDEV WATCHDOG: enp88s0np0 (mlx5_core): transmit queue 3 timed out": "transmit-timeout",
+    "mlx5_core 0000:9a:00.0 ibp154s0: NETDEV WATCHDOG: CPU: 7: transmit queue 9 timed out 5012 ms": "transmit-timeout",
+    "mlx5_core 0000:9a:00.0 enp154s0np0: TX timeout detected": "transmit-timeout",
+    "mlx5_core 0000:9a:00.0: Port module event[error]: module 0, Cable error, Bus stuck": "adapter-note",
     "mlx5_core 0000:5d:00.0: poll_health:955:(pid 0): device's health compromised - reached miss count": "rdma-device",
     "watchdog: BUG: soft lockup - CPU#3 stuck for 22s! [python3:4711]": "kernel-hung",
     "NMI watchdog: Watchdog detected hard LOCKUP on cpu 12": "kernel-hung",
@@ -135,7 +140,7 @@ OUT_OF_MEMORY = """\
 
 @pytest.mark.parametrize(
     ("line", "kind"),
-    [(line, kind) for line, kind in MEANT.items() if kind not in ("kernel-note", "sxid-20034")],
+    [(line, kind) for line, kind in MEANT.items() if kind not in ("kernel-note", "adapter-note", "sxid-20034")],
 )
 @pytest.mark.parametrize("log", ["", OUT_OF_MEMORY])
 def test_why_names_what_a_nodes_kernel_said_where_no_rank_says_more(

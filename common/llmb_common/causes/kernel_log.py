@@ -27,7 +27,7 @@ FLAPS = 5
 """So often a link of one device was lost within a day: the threshold of Azure's health checks."""
 
 _LOST = re.compile(r"\b((?:ib|mlx5_(?!core)|ens|enp|eth)\w*)[:,]? .*lost carrier", re.I)
-_DOWN = re.compile(r"mlx5_core \S+ (\w+): (?:Link down|Port: \d+ Link DOWN)")
+_DOWN = re.compile(r"\b(?:mlx5_core|bnxt_en|ice) \S+ (\w+): (?:Link down|Port: \d+ Link DOWN|NIC Link is Down)")
 """As the driver says it of interfaces, and newer kernels also of adapters; the first is that of the start."""
 _RECOVERED = re.compile(r"\bXid\b.*: 154, .* to 0x0 \(None\)")
 """What the driver says when a GPU that had to be reset was reset."""

@@ -17,12 +17,15 @@ mlx5_core.*(?:health compromised|severity\([0-3]\)|firmware internal error)
 mlx5_core.*health recovery failed
 mlx5_core.*(?:Fatal error \d+ detected|timeout\. Will cause a leak of a command resource)
 mlx5_core \S+ \w+: (?:Link down|Port: \d+ Link DOWN)
+\b(?:bnxt_en|ice) \S+ \w+: NIC Link is Down
 \b(?:ib|mlx5_(?!core)|ens|enp|eth)\w*[:,]? .*[Ll]ost carrier
+NETDEV WATCHDOG: (?!usb|enx).*transmit queue \d+ timed out
+mlx5_core \S+ \w+: TX timeout detected
 (?:soft|hard) (?i:lockup)
 Kernel panic -
 rcu_\w+ self-detected stall
 [Rr]emount(?:ing filesystem|ed .*) read-only
-mlx5.*(?:High Temperature|insufficient power|ACCESS_REG.*failed)
+mlx5.*(?:High Temperature|insufficient power|ACCESS_REG.*failed|Port module event\[error\])
 \[Hardware Error\]
 \bmce: .*above threshold
 EDAC .*\b(?:CE|UE)\b
