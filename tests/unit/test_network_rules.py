@@ -243,3 +243,46 @@ def test_the_adapter_that_a_rail_used_is_read() -> None:
     assert used_adapters_of([used, channel.format("/1"), channel.format("ext_v8/1")]) == ("mlx5_4",)
     assert used_adapters_of([used, channel.format("/7")]) == ()
     assert used_adapters_of([channel.format("/1"), "via NET/Socket/1", used[:60]]) == ()
+
+
+@pytest.mark.parametrize(
+    ("listed", "of_channel_1"),
+    [
+        ("[0]mlx5_0:1/RoCE [1]mlx5_1:1/RoCE [2]mlx5_2:1/RoCE", ("mlx5_1",)),
+        ("[0]={[0] mlx5_0:1/RoCE, [1] mlx5_1:1/RoCE} [2]mlx5_2:1/RoCE", ("mlx5_2",)),
+        ("[0]mlx5_0:1/RoCE [1]={[1] mlx5_1:1/RoCE, [2] mlx5_2:1/RoCE}", ("mlx5_1", "mlx5_2")),
+        ("[0]mlx5_0:1:3:0/RoCE [1]mlx5_1:1:3:1/RoCE [2]mlx5_2:1::1/RoCE", ("mlx5_1",)),
+        ("[0]mlx5_0_dma:1/RoCE [1]mlx5_1_dma:1/RoCE [2]mlx5_2_dma:1/RoCE", ("mlx5_1",)),
+        ("[0]mlx5_0:1/RoCE/SHARP [1]mlx5_1:1/RoCE/SHARP [2]mlx5_2:1/RoCE/SHARP", ("mlx5_1",)),
+    ],
+)
+@pytest.mark.parametrize("network", ["IB", "gIB", "UCX"])
+def test_each_release_lists_adapters_in_its_own_way(listed: str, of_channel_1: tuple[str, ...], network: str) -> None:
+    """Two ports joined to one device, rails and planes, Data Direct, SHARP; plug-ins that are verbs below."""
+    by = "IB" if network == "UCX" else network
+    start = "n1:1:2 [0] NCCL INFO "
+    using = f"{start}NET/{by} : Using {listed} [RO]; OOB eth0:10.0.0.4<0>"
+    lines = [using, f"{start}Using network {network}", f"{start}Channel 00/0 : 0[0] -> 8[0] [send] via NET/{network}/1"]
+    log = parse_nccl_log(of_the_network(lines))
+    assert (set(log.adapters), log.network, log.direct) == ({"mlx5_0", "mlx5_1", "mlx5_2"}, "RoCE", False)
+    assert used_adapters_of(lines) == of_channel_1
+
+
+@pytest.mark.parametrize(
+    ("provider", "network", "direct", "sockets"),
+    [
+        ("efa, fabric is efa-direct", "EFA", False, False),
+        ("cxi (found 4 nics)", "Slingshot", False, False),
+        ("tcp;ofi_rxm", "Socket", None, True),
+        ("verbs;ofi_rxm", "AWS Libfabric", None, False),
+    ],
+)
+def test_libfabrics_provider_is_the_network(provider: str, network: str, direct: bool | None, sockets: bool) -> None:
+    start = "n1:1:2 [0] NCCL INFO "
+    channel = f"{start}Channel 00/0 : 0[0] -> 8[0] [send] via NET/AWS Libfabric/0"
+    log = parse_nccl_log([f"{start}NET/OFI Selected provider is {provider}", channel])
+    assert (log.network, log.direct, log.sockets) == (network, direct, sockets)
+
+
+def test_googles_plug_in_for_tcp_is_tcp() -> None:
+    assert parse_nccl_log(["n1:1:2 [0] NCCL INFO Using network FastSocket"]).sockets

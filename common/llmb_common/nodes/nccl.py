@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable
+from itertools import chain
 from pathlib import Path
 
 import msgspec
@@ -18,13 +19,21 @@ _MOST_NAMES = 64
 _LINE = 4096
 _VERSION = re.compile(r"NCCL version (\d+(?:\.\d+){1,3})(?:\+cuda([\d.]+))?")
 _NETWORK = re.compile(r"NCCL INFO Using network ([\w.+-]+(?: Libfabric)?)")
-_ADAPTER = re.compile(r"\[\d+\]([\w.-]+):\d+/(IB|RoCE|uRoCE)\b")
-_NUMBERED = re.compile(r"\[(\d{1,3})\]([\w.-]{1,40}):\d+/(?:IB|RoCE|uRoCE)\b")
-_CHANNEL = re.compile(r" via NET/IB\w*/(\d{1,3})\b")
+_USING = re.compile(r"NET/g?IB\w* : Using")
+_DEVICE = re.compile(r"\[\d{1,3}\](?:=\{[^}]{0,400}\}|[\w.-]{1,44}:[\d:]{1,12}/\w+)")
+"""One network device: ``[0]mlx5_0:1/IB``; NCCL 2.20 to 2.23 has ``[0]={[0] mlx5_0:1/IB, [1] mlx5_1:1/IB}`` where it
+joins two ports, and NCCL 2.30 the port's rail and plane behind the port, ``[0]mlx5_0:1:3:0/IB``."""
+_ADAPTER = re.compile(r"\] ?([\w.-]{1,40}?)(?:_dma)?:\d[\d:]{0,11}/(IB|RoCE|uRoCE)\b")
+"""Data Direct adds ``_dma`` to the kernel's name of the adapter."""
+_CHANNEL = re.compile(r" via NET/(?:g?IB\w*|UCX)/(\d{1,3})\b")
 _PROVIDER = re.compile(r"NET/OFI Selected [Pp]rovider is ([\w;.-]+)")
 _TRANSPORT = re.compile(r"NCCL INFO (?:Channel|Ring|CollNet) \S+ : .{0,80}? via ([\w. ]+(?:/[\w. ()-]+)*)")
 _CLIQUE = re.compile(r"NCCL INFO MNNVL 1 cliqueId [0-9a-f]+ cliqueSize (\d{1,6})\b")
 _NVLS = re.compile(r"NCCL INFO (?:NVLS comm |Connected NVLS tree)")
+_RDMA = frozenset(("IB", "RoCE", "EFA", "Slingshot", "gIB", "UCX"))
+"""Networks, by their common names, whose adapters can reach GPU memory themselves."""
+_PROVIDERS = {"efa": "EFA", "cxi": "Slingshot", "tcp": "Socket", "sockets": "Socket"}
+"""Common names of networks by how libfabric's providers begin."""
 
 
 class NcclLog(msgspec.Struct, frozen=True):
@@ -33,8 +42,8 @@ class NcclLog(msgspec.Struct, frozen=True):
     ``transports`` has every channel, within the node and to others; ``networks`` what NCCL chose between nodes.
     None or empty: the log does not say. ``read_nccl_log`` and ``parse_nccl_log`` make it. Three properties sum it
     up. ``direct`` says whether adapters reach GPU memory by themselves: True if at least one channel does so, else
-    False; None: no channel goes over an InfiniBand, RoCE or EFA adapter. ``network`` is a text that names the
-    network between nodes, ``IB``, ``RoCE``, ``EFA``, ``Socket`` or a plug-in's name; several are sorted and joined
+    False; None: no channel goes over an adapter for RDMA. ``network`` is a text that names the network between
+    nodes, ``IB``, ``RoCE``, ``EFA``, ``Slingshot``, ``Socket`` or a plug-in's name; several are sorted and joined
     by " and "; empty: not known. ``sockets`` is True if data between nodes goes through TCP, and False if not, or
     if that is not known.
     """
@@ -58,17 +67,18 @@ class NcclLog(msgspec.Struct, frozen=True):
     def direct(self) -> bool | None:
         """Whether NCCL's adapters on this node read and write GPU memory themselves (GPUDirect RDMA).
 
-        True where at least one channel does, else False. None where no channel goes over an InfiniBand, RoCE or EFA
-        adapter.
+        True where at least one channel does, else False. None where no channel goes over an adapter for RDMA:
+        InfiniBand, RoCE, EFA or Slingshot.
         """
         channels = [name for name in self.transports if name.startswith("NET/")]
-        if not channels or not {self._common_name(name) for name in self._channels} & {"IB", "RoCE", "EFA"}:
+        if not channels or not {self._common_name(name) for name in self._channels} & _RDMA:
             return None
         return any(name.endswith("/GDRDMA") for name in channels)
 
     @property
     def network(self) -> str:
-        """The network between nodes that NCCL chose: ``IB``, ``RoCE``, ``EFA``, ``Socket`` or a plug-in's name.
+        """The network between nodes that NCCL chose: ``IB``, ``RoCE``, ``EFA``, ``Slingshot``, ``Socket`` or a
+        plug-in's name.
 
         ``IB`` becomes ``RoCE`` where all adapters that the log names are RoCE. Where the log names no choice, the
         channels tell. Several are sorted and joined by " and "; empty: the log names none.
@@ -98,18 +108,17 @@ class NcclLog(msgspec.Struct, frozen=True):
         return tuple(name.split("/")[1] for name in self.transports if name.startswith("NET/"))
 
     def _common_name(self, name: str) -> str:
-        """Return the common name, ``IB``, ``RoCE``, ``EFA`` or ``Socket``, for ``name``, NCCL's own of a network.
+        """Return the common name, such as ``IB``, ``RoCE``, ``EFA`` or ``Socket``, for NCCL's ``name`` of a network.
 
         A name that is none of these comes back as it is.
         """
-        if name.startswith("IB"):
+        if name.startswith("IB") or (name in ("gIB", "UCX") and self.adapters):
             # NCCL calls RoCE ``IB`` as well; the adapters tell which it is.
             return "RoCE" if self.adapters and set(self.adapters.values()) <= {"RoCE", "uRoCE"} else "IB"
         if "Libfabric" in name or name.startswith("OFI"):
-            if self.provider and self.provider.startswith("efa"):
-                return "EFA"
-            return "Socket" if self.provider and re.match(r"tcp|sockets", self.provider) else name
-        return name
+            of_providers = (known for start, known in _PROVIDERS.items() if (self.provider or "").startswith(start))
+            return next(of_providers, name)
+        return "Socket" if name == "FastSocket" else name  # Google's plug-in for TCP
 
 
 def read_nccl_log(file: Path) -> NcclLog | None:
@@ -129,8 +138,9 @@ def parse_nccl_log(lines: Iterable[str]) -> NcclLog:
     """Return what the lines of a log of NCCL say; fields where they say nothing are None or empty.
 
     Lines that are not NCCL's, cut or garbled are passed over. Of several versions the first counts, of several
-    providers the last, of cliques the largest; names beyond a limit are left out. The words are the same from NCCL
-    2.19 to 2.29; a line may have a time stamp, a launcher's prefix or another line in it::
+    providers the last, of cliques the largest; names beyond a limit are left out. The words are
+    the same from NCCL 2.19 to 2.30, but for lists of adapters; a line may have a time stamp, a launcher's prefix or
+    another line in it::
 
         NCCL version 2.21.5+cuda12.4
         node1:737:842 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/RoCE [RO]; OOB eth0:10.0.0.4<0>
@@ -152,7 +162,7 @@ def parse_nccl_log(lines: Iterable[str]) -> NcclLog:
         version = version or _VERSION.search(line)
         if (found := _NETWORK.search(line)) and len(networks) < _MOST_NAMES:
             networks[found[1]] = None
-        if "NET/IB : Using" in line and len(adapters) < _MOST_NAMES:
+        if _USING.search(line) and len(adapters) < _MOST_NAMES:
             adapters |= dict(_ADAPTER.findall(line)[:_MOST_NAMES])
         if found := _PROVIDER.search(line):
             provider = found[1][:40]
@@ -179,17 +189,20 @@ def parse_nccl_log(lines: Iterable[str]) -> NcclLog:
 def used_adapters_of(lines: Iterable[str]) -> tuple[str, ...]:
     """Return the names of the InfiniBand or RoCE adapters that channels go through, by lines of NCCL's log.
 
-    They have no port, ``mlx5_0``, and come in the order of first use, each once. Empty where the log does not tell.
+    They have no port, ``mlx5_0``, and come in the order of first use, each once; of a channel through two joined
+    ports both are named. Empty where the log does not tell.
     """
-    names: dict[str, str] = {}
-    numbers: dict[str, None] = {}
+    devices: list[str] = []
+    numbers: dict[int, None] = {}
     for raw_line in lines:
         line = raw_line[:_LINE]
-        if "NET/IB : Using" in line:
-            names |= dict(_NUMBERED.findall(line)[:_MOST_NAMES])
+        if _USING.search(line):
+            devices = _DEVICE.findall(line)[:_MOST_NAMES]
         if (found := _CHANNEL.search(line)) and len(numbers) < _MOST_NAMES:
-            numbers[found[1]] = None
-    return tuple(dict.fromkeys(names[number] for number in numbers if number in names))
+            numbers[int(found[1])] = None
+    # A channel has the device's place in the list; a number in the list may be that of a port.
+    used = (_ADAPTER.findall(devices[number]) for number in numbers if number < len(devices))
+    return tuple(dict.fromkeys(name for name, _ in chain.from_iterable(used)))
 
 
 def _transport(path: str) -> str:

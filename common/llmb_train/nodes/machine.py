@@ -131,7 +131,7 @@ formatted, src/include/debug.h: INFO)."""
 
 
 _OF_THE_NETWORK = re.compile(
-    r"NCCL version|Using network|NET/IB : Using|Selected [Pp]rovider| via |MNNVL|NVLS comm|Connected NVLS"
+    r"NCCL version|Using network|NET/g?IB\w* : Using|Selected [Pp]rovider| via |MNNVL|NVLS comm|Connected NVLS"
 )
 """Releases of aws-ofi-nccl differ in the P."""
 
