@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -16,7 +17,20 @@ from llmb_common.causes.table import signatures
 from llmb_common.health.ask import Health, exclude_failed_nodes
 from llmb_common.health.verdicts import NodeVerdict, judge, with_remarks
 from llmb_common.nodes.compare import drift
-from llmb_common.nodes.facts import Folder, GpuState, Imex, KernelLog, Links, NodeFacts, Nvlink, Port, Process, Snapshot
+from llmb_common.nodes.facts import (
+    Adapter,
+    Folder,
+    GpuState,
+    HostFacts,
+    Imex,
+    KernelLog,
+    Links,
+    NodeFacts,
+    Nvlink,
+    Port,
+    Process,
+    Snapshot,
+)
 from llmb_common.nodes.findings import Remark
 from llmb_common.nodes.needs import Needs
 from llmb_common.nodes.reading import read_facts
@@ -122,7 +136,9 @@ WARNS: list[tuple[str, Change]] = [
     ("link-flaps", logged("mlx5_core 0000:5e:00.0 ib3: lost carrier")),
     ("link-flaps", logged("mlx5_core 0000:5e:00.0 ens6f0np0: Link down", times=2)),
     ("link-flaps", logged("mlx5_core 0000:5e:00.0 mlx5_4: Port: 1 Link DOWN", times=2)),
+    ("link-flaps", logged("bnxt_en 0000:3a:00.0 ens1f0np0: NIC Link is Down", times=2)),
     ("adapter-log", logged("mlx5_core 0000:5e:00.0: Detected insufficient power on the PCIe slot (27W).")),
+    ("adapter-log", logged("NETDEV WATCHDOG: enp88s0np0 (mlx5_core): transmit queue 3 timed out")),
     (
         "kernel-log",
         logged("mce: CPU12: Core temperature is above threshold, cpu clock is throttled (total events = 7)"),
@@ -297,11 +313,85 @@ def test_ethernet_needs_an_address_of_roce_v2() -> None:
     assert [v.reason.split()[-1:] for v in judge(list(nodes), nodes, needs())] == [[], ["mlx5_1"], [], []]
 
 
-def test_of_two_nodes_the_worse_one_fails() -> None:
-    for change in (port("mlx5_1", state="DOWN"), port("mlx5_1", rate_gbps=200.0)):
-        nodes = fleet(nodes=2)
-        nodes["n2"] = change(nodes["n2"])
-        assert [v.status for v in judge(list(nodes), nodes, needs())] == ["ok", "fail"]
+def _with_ports(count: int, change: Change | None = None, nodes: int = 4, changed: Sequence[str] = ("n2",)):
+    """So many nodes with the first ``count`` ports of an adapter; those in ``changed`` have ``change``."""
+    first = {name: part("machine", adapters=f.machine.adapters[:count])(f) for name, f in fleet(nodes=nodes).items()}
+    return {name: change(facts) if change and name in changed else facts for name, facts in first.items()}
+
+
+def _said(nodes: dict[str, NodeFacts], **wanted: Any) -> dict[str, set[tuple[str, str]]]:
+    """Check and level of all that is said of each node of which anything is said."""
+    found = judge(list(nodes), nodes, needs(**wanted))
+    return {v.node: {(r.check, r.level) for r in v.remarks} for v in found if v.remarks}
+
+
+DARK, HALF = port("mlx5_1", state="DOWN"), port("mlx5_1", rate_gbps=200.0)
+
+
+@pytest.mark.parametrize(("change", "check"), [(DARK, "ports-up"), (HALF, "port-rate")])
+def test_of_two_nodes_the_worse_one_fails_if_its_gpus_lack_ports(change: Change, check: str) -> None:
+    """Ten ports for eight GPUs: one node may use its storage's ports otherwise than the other."""
+    assert _said(_with_ports(8, change, 2)) == {"n2": {(check, "fail")}}
+    assert _said(_with_ports(10, change, 2)) == {"n2": {(check, "warn")}}
+    named = ",".join(f"mlx5_{number}" for number in range(10))
+    assert _said(_with_ports(10, change, 2), adapters=named) == {"n2": {(check, "fail")}}, "the job uses all ten"
+
+
+@pytest.mark.parametrize(("change", "check"), [(DARK, "ports-up"), (HALF, "port-rate")])
+def test_what_more_than_a_third_of_the_nodes_have_is_another_kind_of_node(change: Change, check: str) -> None:
+    few, many = ("n2", "n3"), ("n2", "n3", "n4")
+    assert _said(_with_ports(10, change, 7, few)) == {name: {(check, "fail")} for name in few}
+    assert _said(_with_ports(10, change, 7, many)) == {name: {(check, "warn")} for name in many}
+
+
+def test_adapters_of_another_model_have_another_rate() -> None:
+    def older(facts: NodeFacts) -> NodeFacts:
+        ports = tuple(msgspec.structs.replace(p, type="MT4123", rate_gbps=200.0) for p in facts.machine.adapters)
+        return part("machine", adapters=ports)(facts)
+
+    assert {check for checks in _said(_with_ports(8, older)).values() for check, _ in checks} == set()
+
+
+@pytest.mark.parametrize("adapters", ["^mlx5_1", "^=mlx5_8,mlx5_1:1"])
+def test_what_a_job_excludes_may_be_dark(adapters: str) -> None:
+    assert _said(_with_ports(10, DARK), adapters=adapters) == {}
+    assert _said(_with_ports(10, DARK), adapters="^mlx5_9") == {"n2": {("ports-up", "fail")}}
+
+
+def test_adapters_of_virtual_machines_serve_no_gpu() -> None:
+    virtual = tuple(Adapter(f"mlx5_v{n}", type="MT4126", layer="Ethernet", state="DOWN") for n in range(40))
+    nodes = {
+        name: part("machine", adapters=facts.machine.adapters + virtual)(facts)
+        for name, facts in _with_ports(8, DARK).items()
+    }
+    assert _said(nodes) == {"n2": {("ports-up", "fail")}}
+
+
+@pytest.mark.parametrize(("left", "level"), [(9, "fail"), (8, "warn"), (7, "fail"), (0, "fail")])
+def test_a_node_with_fewer_ports_may_have_one_for_each_gpu(left: int, level: str) -> None:
+    fewer = {"n2": _with_ports(left)["n2"]}
+    assert _said(_with_ports(10) | fewer) == {"n2": {("ports-there", level)}}
+
+
+def test_a_node_that_did_not_tell_its_ports_does_not_lack_any() -> None:
+    silent = whole(machine=HostFacts())
+    assert ("ports-there", "fail") not in _said(_with_ports(8, silent)).get("n2", set())
+
+
+def test_without_a_subnet_manager_no_port_is_active() -> None:
+    def no_manager(facts: NodeFacts) -> NodeFacts:
+        ports = tuple(msgspec.structs.replace(p, state="INIT") for p in facts.machine.adapters)
+        return part("machine", adapters=ports)(facts)
+
+    nodes = _with_ports(8, no_manager, changed=("n1", "n2", "n3", "n4"))
+    assert _said(nodes) == {name: {("ports-up", "warn")} for name in nodes}
+
+
+def test_an_open_end_picks_up_errors() -> None:
+    noisy = whole(ports=(Port(name="mlx5_1", errors={"symbol_error": 7}),))
+    assert _said(_with_ports(8, noisy)) == {"n2": {("port-errors", "warn")}}
+    dark = [port("mlx5_1", state="DOWN")(noisy(facts)) for facts in _with_ports(10).values()]
+    assert _said({facts.host: facts for facts in dark}) == {}
 
 
 def test_one_port_that_is_faster_than_the_others_of_its_name_makes_none_of_them_slow() -> None:
@@ -342,6 +432,8 @@ def test_efa_needs_no_peer_memory_module() -> None:
         "mce: CPU0: Thermal monitoring enabled (TM1)",
         "mce: CPU supports 20 MCE banks",
         "mlx5_core 0000:16:00.0 ens6f0np0: Link down",
+        "ice 0000:3a:00.0 ens2f0: NIC Link is Down",
+        "NETDEV WATCHDOG: usb0 (cdc_ether): transmit queue 0 timed out",
         "mlx5_core 0000:0d:00.0: Port module event: module 0, Cable plugged",
         "mlx5_core 0000:5e:00.0 mlx5_4: Port: 1 Link DOWN",
         "NVRM: Xid (PCI:0000:0b:00): 154, GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)",

@@ -125,6 +125,28 @@ def test_an_adapter_unlike_those_of_its_name(plan, changes, severity, text, used
     assert found == ([("adapter", severity, f"network adapters: {text}")] if used else unknown)
 
 
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"state": "ACTIVE", "rate_gbps": 400.0}, ""),
+        ({"rate_gbps": 200.0}, ""),
+        ({"state": "ACTIVE", "rate_gbps": 50.0}, "rate in Gbit/s 50 instead of 100 on d mlx5_0"),
+    ],
+)
+def test_a_port_that_is_better_than_its_like_is_no_problem(plan: JobPlan, changes: dict[str, Any], text: str) -> None:
+    """And what a dark port says of its rate is that of no link."""
+
+    def with_port(host: str, **changes: Any) -> NodeFacts:
+        first = Adapter(name="mlx5_0", **{"state": "ACTIVE", "rate_gbps": 100.0, **changes})
+        log = msgspec.structs.replace(IB, adapters={"mlx5_0": "IB"})
+        return node(host, machine=HostFacts(kernel="6.8", driver="580", adapters=(first,)), nccl=log)
+
+    others = [with_port("a"), with_port("b"), with_port("c", state="DOWN", rate_gbps=10.0)]
+    dark = "network adapters: state DOWN instead of ACTIVE on c mlx5_0"
+    found = {item[2] for item in said(plan, *others, with_port("d", **changes))}
+    assert found == {dark} | ({f"network adapters: {text}"} if text else set())
+
+
 # Which network NCCL chose, by logs that their users published (tests/data/nccl/README.md), whole and mutilated.
 
 

@@ -204,15 +204,31 @@ def adapter(root: Path, name: str, *ports: str) -> None:
 
 
 def test_no_machine_has_more_adapters_than_are_read(tmp_path: Path) -> None:
-    for number in range(65):
-        adapter(tmp_path, f"mlx5_{number:02}", "1")
-    assert [port["name"] for port in machine.adapters(tmp_path)] == [f"mlx5_{number:02}" for number in range(64)]
+    for number in range(257):
+        adapter(tmp_path, f"mlx5_{number:03}", "1")
+    assert [port["name"] for port in machine.adapters(tmp_path)] == [f"mlx5_{number:03}" for number in range(256)]
 
 
 def test_four_ports_of_an_adapter_are_read(tmp_path: Path) -> None:
     adapter(tmp_path, "a", *"12345")
     (tmp_path / "b").mkdir()
     assert [port["name"] for port in machine.adapters(tmp_path)] == ["a:1", "a:2", "a:3", "a:4"]
+
+
+def test_slingshot_adapters_are_no_infiniband(tmp_path: Path) -> None:
+    for name, state, speed in (("cxi0", "up", "200000"), ("cxi1", "down", "-1")):
+        interface = tmp_path / "sys/class/cxi" / name / "device/net" / f"hsn{name[-1]}"
+        interface.mkdir(parents=True)
+        (interface / "operstate").write_text(state)
+        (interface / "speed").write_text(speed)
+    (tmp_path / "sys/class/cxi/cxi2/device/physfn").mkdir(parents=True)
+    found = machine.facts({}, tmp_path)["adapters"]
+    assert [(port["name"], port["layer"], port["state"], port["rate_gbps"]) for port in found] == [
+        ("cxi0", "Slingshot", "ACTIVE", 200.0),
+        ("cxi1", "Slingshot", "DOWN", None),
+    ]
+    (tmp_path / "sys/class/cxi/cxi0/device/net/hsn0/operstate").unlink()
+    assert machine.slingshot(tmp_path / "sys/class/cxi")[0]["state"] is None
 
 
 def test_bytes_that_are_no_text_are_replaced(tmp_path: Path) -> None:

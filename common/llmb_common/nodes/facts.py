@@ -19,7 +19,7 @@ GIB = 1 << 30
 
 
 class Adapter(msgspec.Struct, frozen=True):
-    """One port of an InfiniBand, RoCE or EFA adapter, as the kernel describes it; None: it does not say."""
+    """One port of an InfiniBand, RoCE, EFA or Slingshot adapter, as the kernel describes it; None: it does not say."""
 
     name: str = ""
     """Such as ``mlx5_0``; of an adapter with several ports ``mlx5_0:1``."""
@@ -28,7 +28,7 @@ class Adapter(msgspec.Struct, frozen=True):
     firmware: str | None = None
     """The version."""
     layer: str | None = None
-    """``InfiniBand`` or ``Ethernet``."""
+    """``InfiniBand``, ``Ethernet`` or ``Slingshot``; EFA has ``Unknown``."""
     state: str | None = None
     """The logical one of the link, such as ``ACTIVE``."""
     rate_gbps: float | None = None

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from llmb_common.base.gpus import GPUS
 from llmb_common.nodes.facts import Adapter, NodeFacts, domains_of, used_adapters
@@ -21,7 +21,7 @@ DMABUF = (5, 12)
 
 
 def no_adapters(node: NodeFacts, needs: Needs) -> str:
-    """Return ``no device`` if the node has no InfiniBand, RoCE or EFA adapter; empty: it has one.
+    """Return ``no device`` if the node has no InfiniBand, RoCE, EFA or Slingshot adapter; empty: it has one.
 
     ``needs`` is not looked at.
     """
@@ -43,11 +43,12 @@ def growing_errors(node: NodeFacts, needs: Needs) -> Iterator[str]:
     """Yield the errors of each port whose counters grew within the four seconds of a look: ``mlx5_0: 3 symbol_error``.
 
     The number is by how much. Several counters of a port are joined by ", ". Ports that ``lost_links`` reports are
-    left out. ``needs`` is not looked at.
+    left out, and those without a link, which count what an open end picks up. ``needs`` is not looked at.
     """
+    dark = {port.name for port in node.machine.adapters if port.state not in (ACTIVE, None)}
     for port in node.ports:
         grown = [f"{count} {name}" for name, count in port.errors.items() if count]
-        if grown and not port.errors.get("link_downed"):
+        if grown and port.name not in dark and not port.errors.get("link_downed"):
             yield f"{port.name}: {', '.join(grown)}"
 
 
@@ -83,30 +84,28 @@ def no_gpu_initiated_network(node: NodeFacts, needs: Needs) -> str:
 
 
 def slow_ports(fleet: Fleet) -> Iterator[Found]:
-    """Yield each active port that serves GPUs and is slower than most ports of the same name on all nodes.
+    """Yield each active port that serves GPUs and is slower than its like on other nodes, where that is a fault.
 
-    The text has both rates, ``mlx5_0 runs at 200 Gbit/s; usual here: 400``. Of two equally frequent rates the
-    higher is usual. Ports whose name only one node has are left to ``ports_slow_for_their_node``, those without a
-    known rate are left out.
+    ``_weight`` says where it is. The text has both rates, ``mlx5_0 runs at 200 Gbit/s; usual here: 400``. Of two
+    equally frequent rates the higher is usual. Ports without a known rate are left out.
     """
-    yield from (port.as_slow(usual) for port, usual in _slower(fleet) if len(port.same) > 1)
+    yield from (port.as_slow(usual) for port, usual, level in _slower(fleet) if level == "fail")
 
 
-def ports_slow_for_their_node(fleet: Fleet) -> Iterator[Found]:
-    """Yield each active port that is slower than most ports of its node, where no other node has one of its name.
+def perhaps_slow_ports(fleet: Fleet) -> Iterator[Found]:
+    """Yield each active port that serves GPUs and is slower than its like, where that may be by design.
 
-    Only ports that serve GPUs count. The text has both rates, ``mlx5_0 runs at 200 Gbit/s; usual here: 400``. Of
-    two equally frequent rates the higher is usual.
+    Its like are the ports of its name on other nodes; where there is none, most ports of its node. The text is that
+    of ``slow_ports``.
     """
-    yield from (port.as_slow(usual) for port, usual in _slower(fleet) if len(port.same) == 1)
+    yield from (port.as_slow(usual) for port, usual, level in _slower(fleet) if level != "fail")
 
 
 def dark_ports(fleet: Fleet) -> Iterator[Found]:
-    """Yield each port that serves GPUs and is not active, where ports of its name on other nodes say that it should
-    be.
+    """Yield each port that serves GPUs and is not active, where its like on other nodes say that it should be.
 
-    They do where more than half of three or more such ports, itself counted, are active, or the other of two is.
-    The text is ``mlx5_0 is DOWN, Polling``. A port that does not tell its state may be up, and is left out.
+    ``_weight`` says where they do. The text is ``mlx5_0 is DOWN, Polling``. A port that does not tell its state may
+    be up, and is left out.
     """
     yield from (port.as_dark for port in _ports(fleet) if port.dark_level == "fail")
 
@@ -114,9 +113,7 @@ def dark_ports(fleet: Fleet) -> Iterator[Found]:
 def perhaps_dark_ports(fleet: Fleet) -> Iterator[Found]:
     """Yield each port that serves GPUs and is not active, where other nodes do not show whether it should be.
 
-    Either no other node has one of its name, or the only other one is not active, too, and the port's node has
-    fewer active ports that serve GPUs than GPUs. The text is ``mlx5_0 is DOWN, Polling``. A port that does not tell
-    its state may be up, and is left out.
+    The text is ``mlx5_0 is DOWN, Polling``. A port that does not tell its state may be up, and is left out.
     """
     yield from (port.as_dark for port in _ports(fleet) if port.dark_level == "warn")
 
@@ -134,9 +131,11 @@ class _Port(NamedTuple):
     node: NodeFacts
     port: Adapter
     same: Sequence[Adapter]
-    """The ports of its name on all nodes, itself among them."""
+    """The ports of its name and kind on all nodes, itself among them."""
     active: Sequence[Adapter]
     """The active ports of its node that serve GPUs."""
+    wanted: int
+    """How many of these its node needs: one for each GPU, or all that the job names."""
 
     def as_slow(self, usual: float) -> Found:
         """Return what is found on this port: that it runs below ``usual``, a rate in Gbit/s.
@@ -160,58 +159,72 @@ class _Port(NamedTuple):
     def dark_level(self) -> str:
         """How much it counts that this port is down: ``fail``, ``warn``, or empty: nothing, or it is not known to be.
 
-        It fails where more than half of the ports of its name, of three or more, are active, or the other of two
-        is. It warns where no other node has one, and where neither of two is active and its node has fewer active
-        ports than GPUs. Else it does not count.
+        Where most of its like are active, ``_weight`` says how much. Else it warns where no other node has such a
+        port, where neither of two is active and its node lacks ports, and where its node has none at all that is
+        active, as without a subnet manager.
         """
         if self.port.state in (ACTIVE, None):  # what does not tell its state may be up
             return ""
-        up = sum(other.state == ACTIVE for other in self.same)
         all_of_them = len(self.same)
-        if all_of_them >= FEWEST:
-            return "fail" if 2 * up > all_of_them else ""
-        if up:
-            return "fail"
-        return "warn" if all_of_them == 1 or len(self.active) < len(self.node.gpus) else ""
+        dark = sum(other.state != ACTIVE for other in self.same)
+        is_short = len(self.active) < self.wanted
+        if 2 * dark < all_of_them or (dark, all_of_them) == (1, 2):
+            return _weight(dark, all_of_them, is_short=is_short)
+        if all_of_them < FEWEST:
+            return "warn" if all_of_them == 1 or is_short else ""
+        return "" if self.active else "warn"
+
+
+def _weight(odd: int, all_of_them: int, *, is_short: bool) -> Literal["fail", "warn"]:
+    """Return how much it counts that a port is worse than its like: ``fail``, or ``warn`` where that may be by design.
+
+    ``odd`` of ``all_of_them``, ports of one name and kind, are so, itself among them. A fault is rare: where it is
+    more than a third, there are two kinds of nodes. Of two nodes, one may use a port, such as one for storage, that
+    the other does not: that fails only where ``is_short``, the node has too few good ports.
+    """
+    if all_of_them < FEWEST:
+        return "fail" if all_of_them > 1 and is_short else "warn"
+    return "fail" if 3 * odd <= all_of_them else "warn"
 
 
 def _ports(fleet: Fleet) -> Iterator[_Port]:
     """Yield each port of each node that serves GPUs (``_serving_ports``), with the ports to compare it with.
 
-    Those are all ports of the same name in the fleet, itself among them, and the active ones of its own node that
-    serve GPUs. They come node by node in the fleet's order, and in the node's own within it.
+    Those are all ports of the same name, model and link layer in the fleet, itself among them, and the active ones of
+    its own node that serve GPUs. They come node by node in the fleet's order, and in the node's own within it.
     """
-    named: dict[str, list[Adapter]] = {}
+    alike: dict[tuple[str, _Kind], list[Adapter]] = {}
     for node in fleet.nodes:
         for port in node.machine.adapters:
-            named.setdefault(port.name, []).append(port)
-    for node in fleet.nodes:
-        serving = _serving_ports(node, fleet.needs)
+            alike.setdefault((port.name, _kind(port)), []).append(port)
+    for node, serving in _serving_ports(fleet):
         active = [port for port in serving if port.state == ACTIVE]
+        wanted = len(serving) if _is_list(fleet.needs.adapters) else len(node.gpus)
         for port in serving:
-            yield _Port(node, port, named[port.name], active)
+            yield _Port(node, port, alike[port.name, _kind(port)], active, wanted)
 
 
-def _slower(fleet: Fleet) -> Iterator[tuple[_Port, float]]:
-    """Yield (port, usual rate in Gbit/s) for each active port that serves GPUs and is slower than usual.
+def _slower(fleet: Fleet) -> Iterator[tuple[_Port, float, str]]:
+    """Yield (port, usual rate in Gbit/s, level) for each active port that serves GPUs and is slower than usual.
 
-    Usual is the rate of the ports of its name on all nodes, or of its own node where it is the only one of its name.
+    Usual is the rate of most active ports of its name and kind on all nodes, of equally frequent ones the highest; or
+    that of its own node where it is the only one. The level is as ``_weight`` says.
     """
     for port in _ports(fleet):
         if port.port.state != ACTIVE or not port.port.rate_gbps:
             continue
-        usual = _usual_rate(port.same if len(port.same) > 1 else port.active)
+        rates = _rates(port.same if len(port.same) > 1 else port.active)
+        usual = usual_value(rates)
         if usual and port.port.rate_gbps < usual:
-            yield port, usual
+            good = sum(rate >= usual for rate in _rates(port.active))
+            odd, all_of_them = sum(rate < usual for rate in rates), len(rates)
+            level = _weight(odd, all_of_them, is_short=good < port.wanted) if len(port.same) > 1 else "warn"
+            yield port, usual, level
 
 
-def _usual_rate(ports: Sequence[Adapter]) -> float | None:
-    """Return the rate in Gbit/s that most active ones of ``ports`` have, of equally frequent ones the highest.
-
-    None: no active one has a known rate. They should be of one name: the ports of a node may differ by design, as
-    adapters of storage do.
-    """
-    return usual_value(port.rate_gbps or None for port in ports if port.state == ACTIVE)
+def _rates(ports: Sequence[Adapter]) -> list[float]:
+    """Return the known rates in Gbit/s of those of ``ports`` that are active, in their order."""
+    return [port.rate_gbps for port in ports if port.state == ACTIVE and port.rate_gbps]
 
 
 def no_roce_address(fleet: Fleet) -> Iterator[Found]:
@@ -220,8 +233,7 @@ def no_roce_address(fleet: Fleet) -> Iterator[Found]:
     ``no RoCE v2 address on mlx5_0, mlx5_1``: only those ports are named. Ports whose addresses are not known are
     left out.
     """
-    for node in fleet.nodes:
-        serving = _serving_ports(node, fleet.needs)
+    for node, serving in _serving_ports(fleet):
         ethernet = {port.name for port in serving if port.state == ACTIVE and port.layer == "Ethernet"}
         without = [
             port.name
@@ -234,37 +246,87 @@ def no_roce_address(fleet: Fleet) -> Iterator[Found]:
 
 
 def missing_ports(fleet: Fleet) -> Iterator[Found]:
-    """Yield each node with fewer ports that serve GPUs than most nodes have, with both numbers.
+    """Yield each node with fewer ports that serve GPUs than most nodes have, where that is a fault, with both numbers.
 
     ``7 adapters of the kind that serves GPUs; usual here: 8``. Of equally frequent numbers the larger is usual.
-    Nodes without any such port neither count nor are yielded.
     """
-    counts = {node.host: len(_serving_ports(node, fleet.needs)) for node in fleet.nodes}
-    usual = usual_value(count or None for count in counts.values())
-    for host, count in counts.items():
-        if usual is not None and 0 < count < usual:
-            yield Found(host, f"{count} adapters of the kind that serves GPUs; usual here: {usual}")
+    yield from (found for found, level in _fewer_ports(fleet) if level == "fail")
 
 
-def _serving_ports(node: NodeFacts, needs: Needs) -> list[Adapter]:
-    """Return the adapter ports of a node that a job's traffic between GPUs uses, in the node's order.
+def perhaps_missing_ports(fleet: Fleet) -> Iterator[Found]:
+    """Yield each node with fewer ports that serve GPUs than most nodes have, where that may be by design.
 
-    They are those that ``needs.adapters`` (NCCL_IB_HCA) names; where it is empty, or excludes adapters with ``^``,
-    those of the commonest kind (model and link layer), among which a node's adapters for storage may be. Empty: no
-    port is as named, or no kind has half as many ports as there are GPUs.
+    The text is that of ``missing_ports``.
     """
-    ports = node.machine.adapters
-    if needs.adapters and needs.adapters[0] != "^":
-        words, is_exact = needs.adapters.lstrip("=").split(","), needs.adapters.startswith("=")
-        return [port for port in ports if any(_is_named(port.name, word, exact=is_exact) for word in words)]
-    kinds = Counter((port.type, port.layer) for port in ports)
-    if not kinds:
-        return []
-    kind, count = kinds.most_common(1)[0]
-    # Fewer adapters than that are for storage or management.
-    if count * 2 < (len(node.gpus) or needs.gpus_per_node):
-        return []
-    return [port for port in ports if (port.type, port.layer) == kind]
+    yield from (found for found, level in _fewer_ports(fleet) if level == "warn")
+
+
+def _fewer_ports(fleet: Fleet) -> Iterator[tuple[Found, str]]:
+    """Yield (what is found, level) for each node with fewer ports that serve GPUs than most nodes have.
+
+    The level is ``warn`` where each GPU has as many as any other, and for more than a third of the nodes: these may be
+    of another kind. Else it is ``fail``. Nodes whose kernel was not asked are left out.
+    """
+    counts = [(node, len(serving)) for node, serving in _serving_ports(fleet) if node.machine.kernel]
+    usual = usual_value(count or None for _, count in counts)
+    if usual is None:
+        return
+    fewer = sum(count < usual for _, count in counts)
+    for node, count in counts:
+        if count < usual:
+            is_whole = count > 0 and count % max(len(node.gpus), 1) == 0
+            level = "warn" if is_whole else _weight(fewer, len(counts), is_short=True)
+            text = f"{count} adapters of the kind that serves GPUs; usual here: {usual}"
+            yield Found(node.host, text), level
+
+
+_Kind = tuple[str | None, str | None]
+"""Of an adapter: its model and link layer."""
+
+
+def _kind(port: Adapter) -> _Kind:
+    """Return the kind of a port's adapter: its model and link layer."""
+    return port.type, port.layer
+
+
+def _serving_ports(fleet: Fleet) -> Iterator[tuple[NodeFacts, list[Adapter]]]:
+    """Yield each node with those of its adapters' ports that a job's traffic between GPUs uses, in the node's order.
+
+    They are those that ``needs.adapters`` (NCCL_IB_HCA) names. Where it is empty, or excludes adapters with ``^``,
+    they are of the others those of the commonest kind, among which a node's adapters for storage may be. A kind of
+    which no port is active on any node does not count, as a host's adapters for virtual machines. No ports: none is
+    as named, or no kind has half as many ports as there are GPUs.
+    """
+    listed = fleet.needs.adapters
+    usable = [(node, [port for port in node.machine.adapters if _may_use(port.name, listed)]) for node in fleet.nodes]
+    all_ports = chain.from_iterable(ports for _, ports in usable)
+    alive = {_kind(port) for port in all_ports if port.state in (ACTIVE, None)}
+    for node, ports in usable:
+        if _is_list(listed):
+            yield node, ports
+            continue
+        kinds = Counter(_kind(port) for port in ports if _kind(port) in alive or not alive)
+        kind, count = next(iter(kinds.most_common(1)), (None, 0))
+        # Fewer adapters than that are for storage or management.
+        are_for_gpus = count * 2 >= (len(node.gpus) or fleet.needs.gpus_per_node)
+        yield node, [port for port in ports if _kind(port) == kind] if are_for_gpus else []
+
+
+def _is_list(adapters: str) -> bool:
+    """Return whether NCCL_IB_HCA, ``adapters``, names the adapters to use; it may be empty, or name those not to."""
+    return bool(adapters) and not adapters.startswith("^")
+
+
+def _may_use(name: str, adapters: str) -> bool:
+    """Return whether NCCL_IB_HCA, ``adapters``, lets NCCL use the port ``name``: it names it, or does not exclude it.
+
+    It is a list such as ``mlx5_0,mlx5_1:1``, with ``^`` before what it excludes, then ``=`` where names are whole.
+    Empty: any port.
+    """
+    words = adapters.removeprefix("^")
+    is_exact = words.startswith("=")
+    is_named = any(_is_named(name, word, exact=is_exact) for word in words.lstrip("=").split(",") if word)
+    return is_named if _is_list(adapters) else not is_named
 
 
 def _is_named(name: str, word: str, *, exact: bool) -> bool:
@@ -429,13 +491,25 @@ def any_ports_differ(value: Callable[[Adapter], object]) -> Finder:
     return find
 
 
+def rate_of_link(port: Adapter) -> float | None:
+    """Return the rate in Gbit/s of a port's link; None: it has none, or the rate is not known."""
+    return port.rate_gbps if port.state in (ACTIVE, None) else None
+
+
+def _is_better(value: object, usual: object) -> bool:
+    """Return whether ``value`` of a port is no fault where most others have ``usual``: it is active, or faster."""
+    if isinstance(value, float) and isinstance(usual, float):
+        return value > usual
+    return value == ACTIVE
+
+
 def _differing(fleet: Fleet, value: Callable[[Adapter], object], names: set[str]) -> Iterator[Found]:
     """Yield a ``Found`` for each port, of adapters called one of ``names``, whose value is unlike that of most ports
     of its name.
 
     The text is ``28.39 instead of 28.40 on n3 mlx5_0``. ``names`` are without a port. ``value`` is called with an
     ``Adapter`` and gives what is compared; ports of which it gives None are left out. Of equally frequent values
-    the better one is right (``usual_value``).
+    the better one is right (``usual_value``), and a port that is better than most is left out.
     """
     named: dict[str, list[tuple[str, object]]] = {}
     for node in fleet.nodes:
@@ -445,5 +519,5 @@ def _differing(fleet: Fleet, value: Callable[[Adapter], object], names: set[str]
     for name, values in named.items():
         usual = usual_value(known for _, known in values)
         for host, known in values:
-            if known is not None and known != usual:
+            if known not in (None, usual) and not _is_better(known, usual):
                 yield Found(host, f"{as_text(known)} instead of {as_text(usual)} on {host} {name}")

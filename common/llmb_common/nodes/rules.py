@@ -6,7 +6,7 @@ from __future__ import annotations
 from llmb_common.nodes import compare, gpu_rest, gpu_run, host, network
 from llmb_common.nodes.facts import used_adapters
 from llmb_common.nodes.gpu_rest import each_gpu
-from llmb_common.nodes.network import any_ports_differ, used_ports_differ
+from llmb_common.nodes.network import any_ports_differ, rate_of_link, used_ports_differ
 from llmb_common.nodes.rule import Level, Rule, each_gpu_run, each_node, far_from_median, same_on_gpus, same_on_nodes
 from llmb_common.nodes.rule import several_of_each_node as several
 
@@ -93,11 +93,12 @@ ANYWHERE: tuple[Rule, ...] = (
         "enable nvidia-persistenced; look at the node's kernel log",
     ),
     Rule("port-rate", FAIL, network.slow_ports, _ADAPTER),
-    Rule("port-rate", WARN, network.ports_slow_for_their_node, _ADAPTER),
+    Rule("port-rate", WARN, network.perhaps_slow_ports, _ADAPTER),
     Rule("ports-up", FAIL, network.dark_ports, _ADAPTER),
     Rule("ports-up", WARN, network.perhaps_dark_ports, _ADAPTER),
     Rule("roce", FAIL, network.no_roce_address, "give the interface an IP address: RoCE v2 derives its own from it"),
     Rule("ports-there", FAIL, network.missing_ports, _ADAPTER),
+    Rule("ports-there", WARN, network.perhaps_missing_ports, _ADAPTER),
     # The nodes of a run
     Rule("unreadable", NOTE, compare.unreadable, _WRITTEN, "damaged files in nodes/: {}"),
     Rule("missing-nodes", NOTE, compare.missing_nodes, _WRITTEN, "{} nodes left a record"),
@@ -237,10 +238,10 @@ ON_GPUS: tuple[Rule, ...] = (
         Rule("adapter", level, look, _ADAPTER, f"network adapters: {word} {{}}")
         for level, word, look in (
             (PROBLEM, "state", used_ports_differ(lambda port: port.state)),
-            (PROBLEM, "rate in Gbit/s", used_ports_differ(lambda port: port.rate_gbps)),
+            (PROBLEM, "rate in Gbit/s", used_ports_differ(rate_of_link)),
             (NOTE, "firmware", used_ports_differ(lambda port: port.firmware)),
             (NOTE, "state", any_ports_differ(lambda port: port.state)),
-            (NOTE, "rate in Gbit/s", any_ports_differ(lambda port: port.rate_gbps)),
+            (NOTE, "rate in Gbit/s", any_ports_differ(rate_of_link)),
         )
     ),
     Rule(

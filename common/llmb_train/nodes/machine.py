@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, Dict, List, Mapping, MutableMapping, Optional, Sequence, Tuple
 
 DRIVER_FILE = Path("/proc/driver/nvidia/version")
-_MOST_ADAPTERS = 64
+_MOST_ADAPTERS = 256
+"""A host of virtual machines lists their adapters, too."""
 _MOST_BYTES = 1 << 20
 
 
@@ -26,9 +27,9 @@ def facts(environ: Mapping[str, str], root: Path = Path("/")) -> Dict[str, Any]:
     """Return what the kernel says of this node: names, CPU, its memory (GiB), NVIDIA driver, network adapters.
 
     By ``host``, ``kernel`` (its release), ``architecture``, ``cpu`` (its model), ``cpus`` (their number),
-    ``memory_gib``, ``driver`` (its version) and ``adapters`` (as ``adapters`` returns them). A value is None where
-    there is nothing to read. ``environ`` are environment variables, for the host's name. ``root`` is the folder
-    that has ``proc`` and ``sys``.
+    ``memory_gib``, ``driver`` (its version) and ``adapters`` (as ``adapters`` and ``slingshot`` return them). A value
+    is None where there is nothing to read. ``environ`` are environment variables, for the host's name. ``root`` is
+    the folder that has ``proc`` and ``sys``.
     """
     memory = re.search(r"^MemTotal:\s*(\d+) kB", read_text(root / "proc/meminfo") or "", re.MULTILINE)
     return {
@@ -39,7 +40,7 @@ def facts(environ: Mapping[str, str], root: Path = Path("/")) -> Dict[str, Any]:
         "cpus": os.cpu_count(),
         "memory_gib": round(int(memory.group(1)) / (1 << 20), 1) if memory else None,
         "driver": driver_version(root / DRIVER_FILE.relative_to("/")),
-        "adapters": adapters(root / "sys/class/infiniband"),
+        "adapters": adapters(root / "sys/class/infiniband") + slingshot(root / "sys/class/cxi"),
     }
 
 
@@ -84,11 +85,38 @@ def adapters(root: Path) -> List[Dict[str, Any]]:
     return found
 
 
+def slingshot(root: Path) -> List[Dict[str, Any]]:
+    """Return the Slingshot adapters in ``root`` (``/sys/class/cxi``) in the way of ``adapters``, sorted by ``name``.
+
+    ``layer`` is ``Slingshot``; ``state`` (``ACTIVE``, ``DOWN``) and ``rate_gbps`` are those of the adapter's network
+    interface, and None where it has none. ``type`` and ``firmware`` are None. Those that an adapter offers to virtual
+    machines are left out. Empty: there is none.
+    """
+    found = []
+    for name in sorted_names(root)[:_MOST_ADAPTERS]:
+        device = root / name / "device"
+        if (device / "physfn").exists():
+            continue
+        interface = device / "net" / next(iter(sorted_names(device / "net")), "none")
+        state, speed = read_text(interface / "operstate"), read_text(interface / "speed")
+        found.append(
+            {
+                "name": name,
+                "type": None,
+                "firmware": None,
+                "layer": "Slingshot",
+                "state": {"up": "ACTIVE", "down": "DOWN"}.get(state or ""),
+                "rate_gbps": float(speed) / 1000 if speed and speed.isdigit() else None,
+            }
+        )
+    return found
+
+
 def ports(root: Path) -> List[Tuple[str, Path, Path]]:
     """Return (name, adapter's folder, port's folder) of each port of the network adapters in ``root``, sorted.
 
     ``root`` is a folder such as ``/sys/class/infiniband``. Sorted by adapter, then by port, as text. A name is
-    ``mlx5_0``, or ``mlx5_0:1`` where the adapter has several ports. At most 64 adapters, and 4 ports of each. Empty
+    ``mlx5_0``, or ``mlx5_0:1`` where the adapter has several ports. At most 256 adapters, and 4 ports of each. Empty
     where there is no adapter.
     """
     found = []
