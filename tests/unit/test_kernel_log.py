@@ -28,6 +28,7 @@ MEANT = {
     "ice 0000:3a:00.0 ens2f0: NIC Link is Down": "link-lost",
     "NETDEV WATCHDOG: enp88s0np0 (mlx5_core): transmit queue 3 timed out": "transmit-timeout",
     "mlx5_core 0000:9a:00.0 ibp154s0: NETDEV WATCHDOG: CPU: 7: transmit queue 9 timed out 5012 ms": "transmit-timeout",
+    "NETDEV WATCHDOG: eth0: transmit timed out": "transmit-timeout",
     "mlx5_core 0000:9a:00.0 enp154s0np0: TX timeout detected": "transmit-timeout",
     "mlx5_core 0000:9a:00.0: Port module event[error]: module 0, Cable error, Bus stuck": "adapter-note",
     "mlx5_core 0000:5d:00.0: poll_health:955:(pid 0): device's health compromised - reached miss count": "rdma-device",

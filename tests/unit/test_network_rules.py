@@ -147,6 +147,18 @@ def test_a_port_that_is_better_than_its_like_is_no_problem(plan: JobPlan, change
     assert found == {dark} | ({f"network adapters: {text}"} if text else set())
 
 
+def test_adapters_of_one_name_and_another_model_are_not_compared(plan: JobPlan) -> None:
+    """On nodes whose adapters are numbered otherwise."""
+    fast, slow = {"type": "MT4129", "rate_gbps": 400.0}, {"type": "MT4117", "rate_gbps": 25.0}
+
+    def with_ports(host: str, first: dict[str, Any], second: dict[str, Any], used: str) -> NodeFacts:
+        ports = (Adapter(name="mlx5_0", state="ACTIVE", **first), Adapter(name="mlx5_1", state="ACTIVE", **second))
+        log = msgspec.structs.replace(IB, adapters={used: "IB"})
+        return node(host, machine=HostFacts(kernel="6.8", driver="580", adapters=ports), nccl=log)
+
+    assert said(plan, with_ports("a", fast, slow, "mlx5_0"), with_ports("b", slow, fast, "mlx5_1")) == []
+
+
 # Which network NCCL chose, by logs that their users published (tests/data/nccl/README.md), whole and mutilated.
 
 
@@ -278,10 +290,10 @@ def test_the_adapter_that_a_rail_used_is_read() -> None:
         ("[0]mlx5_0:1/RoCE/SHARP [1]mlx5_1:1/RoCE/SHARP [2]mlx5_2:1/RoCE/SHARP", ("mlx5_1",)),
     ],
 )
-@pytest.mark.parametrize("network", ["IB", "gIB", "UCX"])
+@pytest.mark.parametrize("network", ["IB", "gIB", "UCX", "NCCL RDMA Plugin v6"])
 def test_each_release_lists_adapters_in_its_own_way(listed: str, of_channel_1: tuple[str, ...], network: str) -> None:
     """Two ports joined to one device, rails and planes, Data Direct, SHARP; plug-ins that are verbs below."""
-    by = "IB" if network == "UCX" else network
+    by = network if network.endswith("IB") else "IB"
     start = "n1:1:2 [0] NCCL INFO "
     using = f"{start}NET/{by} : Using {listed} [RO]; OOB eth0:10.0.0.4<0>"
     lines = [using, f"{start}Using network {network}", f"{start}Channel 00/0 : 0[0] -> 8[0] [send] via NET/{network}/1"]
@@ -304,6 +316,17 @@ def test_libfabrics_provider_is_the_network(provider: str, network: str, direct:
     channel = f"{start}Channel 00/0 : 0[0] -> 8[0] [send] via NET/AWS Libfabric/0"
     log = parse_nccl_log([f"{start}NET/OFI Selected provider is {provider}", channel])
     assert (log.network, log.direct, log.sockets) == (network, direct, sockets)
+
+
+def test_a_channel_that_reaches_gpu_memory_does_so_over_any_network() -> None:
+    """And what some builds write behind a channel is no part of its kind."""
+    start = "n1:1:2 [0] NCCL INFO Channel 00/0 : 0[0] -> 8[0] "
+    lines = [
+        f"{start}[send] via NET/AWS Libfabric/2/GDRDMA comm 0x9b nRanks 8",
+        f"{start}via P2P/IPC comm 0x9b nRanks 8",
+    ]
+    log = parse_nccl_log(lines)
+    assert (log.direct, log.transports) == (True, {"NET/AWS Libfabric/GDRDMA": 1, "P2P/IPC": 1})
 
 
 def test_googles_plug_in_for_tcp_is_tcp() -> None:

@@ -18,14 +18,14 @@ MOST_BYTES = 16 << 20
 _MOST_NAMES = 64
 _LINE = 4096
 _VERSION = re.compile(r"NCCL version (\d+(?:\.\d+){1,3})(?:\+cuda([\d.]+))?")
-_NETWORK = re.compile(r"NCCL INFO Using network ([\w.+-]+(?: Libfabric)?)")
+_NETWORK = re.compile(r"NCCL INFO Using network (NCCL RDMA Plugin v\d+|[\w.+-]+(?: Libfabric)?)")
 _USING = re.compile(r"NET/g?IB\w* : Using")
 _DEVICE = re.compile(r"\[\d{1,3}\](?:=\{[^}]{0,400}\}|[\w.-]{1,44}:[\d:]{1,12}/\w+)")
 """One network device: ``[0]mlx5_0:1/IB``; NCCL 2.20 to 2.23 has ``[0]={[0] mlx5_0:1/IB, [1] mlx5_1:1/IB}`` where it
 joins two ports, and NCCL 2.30 the port's rail and plane behind the port, ``[0]mlx5_0:1:3:0/IB``."""
 _ADAPTER = re.compile(r"\] ?([\w.-]{1,40}?)(?:_dma)?:\d[\d:]{0,11}/(IB|RoCE|uRoCE)\b")
 """Data Direct adds ``_dma`` to the kernel's name of the adapter."""
-_CHANNEL = re.compile(r" via NET/(?:g?IB\w*|UCX)/(\d{1,3})\b")
+_CHANNEL = re.compile(r" via NET/(?:g?IB[\w-]*|UCX|NCCL RDMA Plugin v\d+)/(\d{1,3})\b")
 _PROVIDER = re.compile(r"NET/OFI Selected [Pp]rovider is ([\w;.-]+)")
 _TRANSPORT = re.compile(r"NCCL INFO (?:Channel|Ring|CollNet) \S+ : .{0,80}? via ([\w. ]+(?:/[\w. ()-]+)*)")
 _CLIQUE = re.compile(r"NCCL INFO MNNVL 1 cliqueId [0-9a-f]+ cliqueSize (\d{1,6})\b")
@@ -42,10 +42,10 @@ class NcclLog(msgspec.Struct, frozen=True):
     ``transports`` has every channel, within the node and to others; ``networks`` what NCCL chose between nodes.
     None or empty: the log does not say. ``read_nccl_log`` and ``parse_nccl_log`` make it. Three properties sum it
     up. ``direct`` says whether adapters reach GPU memory by themselves: True if at least one channel does so, else
-    False; None: no channel goes over an adapter for RDMA. ``network`` is a text that names the network between
-    nodes, ``IB``, ``RoCE``, ``EFA``, ``Slingshot``, ``Socket`` or a plug-in's name; several are sorted and joined
-    by " and "; empty: not known. ``sockets`` is True if data between nodes goes through TCP, and False if not, or
-    if that is not known.
+    False; None: no channel is known to go over an adapter for RDMA. ``network`` is a text that names the network
+    between nodes, ``IB``, ``RoCE``, ``EFA``, ``Slingshot``, ``Socket`` or a plug-in's name; several are sorted and
+    joined by " and "; empty: not known. ``sockets`` is True if data between nodes goes through TCP, and False if
+    not, or if that is not known.
     """
 
     version: str | None = None
@@ -67,13 +67,12 @@ class NcclLog(msgspec.Struct, frozen=True):
     def direct(self) -> bool | None:
         """Whether NCCL's adapters on this node read and write GPU memory themselves (GPUDirect RDMA).
 
-        True where at least one channel does, else False. None where no channel goes over an adapter for RDMA:
-        InfiniBand, RoCE, EFA or Slingshot.
+        True where at least one channel does, else False. None where no channel is known to go over an adapter
+        for RDMA: InfiniBand, RoCE, EFA or Slingshot.
         """
-        channels = [name for name in self.transports if name.startswith("NET/")]
-        if not channels or not {self._common_name(name) for name in self._channels} & _RDMA:
-            return None
-        return any(name.endswith("/GDRDMA") for name in channels)
+        if any(name.startswith("NET/") and name.endswith("/GDRDMA") for name in self.transports):
+            return True
+        return False if {self._common_name(name) for name in self._channels} & _RDMA else None
 
     @property
     def network(self) -> str:
@@ -112,7 +111,7 @@ class NcclLog(msgspec.Struct, frozen=True):
 
         A name that is none of these comes back as it is.
         """
-        if name.startswith("IB") or (name in ("gIB", "UCX") and self.adapters):
+        if name.startswith(("IB", "NCCL RDMA Plugin")) or (name in ("gIB", "UCX") and self.adapters):
             # NCCL calls RoCE ``IB`` as well; the adapters tell which it is.
             return "RoCE" if self.adapters and set(self.adapters.values()) <= {"RoCE", "uRoCE"} else "IB"
         if "Libfabric" in name or name.startswith("OFI"):
@@ -211,7 +210,7 @@ def _transport(path: str) -> str:
     ``NET/IB/GDRDMA`` for ``NET/IB/0/GDRDMA``, ``SHM`` for ``SHM/direct/direct``, ``P2P/CUMEM`` for
     ``P2P/CUMEM/read``. Of any other path it is what is before the second slash. It has at most 60 characters.
     """
-    parts = path.strip().split("/")
+    parts = path.partition(" comm ")[0].strip().split("/")
     if parts[0] == "NET":
         direct = "/GDRDMA" if any(part.startswith("GDRDMA") for part in parts[2:]) else ""  # also "GDRDMA(PCI)"
         return f"NET/{parts[1] if len(parts) > 1 else '?'}{direct}"[:60]

@@ -505,18 +505,18 @@ def _is_better(value: object, usual: object) -> bool:
 
 def _differing(fleet: Fleet, value: Callable[[Adapter], object], names: set[str]) -> Iterator[Found]:
     """Yield a ``Found`` for each port, of adapters called one of ``names``, whose value is unlike that of most ports
-    of its name.
+    of its name and kind.
 
     The text is ``28.39 instead of 28.40 on n3 mlx5_0``. ``names`` are without a port. ``value`` is called with an
     ``Adapter`` and gives what is compared; ports of which it gives None are left out. Of equally frequent values
     the better one is right (``usual_value``), and a port that is better than most is left out.
     """
-    named: dict[str, list[tuple[str, object]]] = {}
+    alike: dict[tuple[str, _Kind], list[tuple[str, object]]] = {}
     for node in fleet.nodes:
         for port in node.machine.adapters:
             if _without_port(port.name) in names:
-                named.setdefault(port.name, []).append((node.host, value(port)))
-    for name, values in named.items():
+                alike.setdefault((port.name, _kind(port)), []).append((node.host, value(port)))
+    for (name, _), values in alike.items():
         usual = usual_value(known for _, known in values)
         for host, known in values:
             if known not in (None, usual) and not _is_better(known, usual):

@@ -19,7 +19,7 @@ mlx5_core.*(?:Fatal error \d+ detected|timeout\. Will cause a leak of a command 
 mlx5_core \S+ \w+: (?:Link down|Port: \d+ Link DOWN)
 \b(?:bnxt_en|ice) \S+ \w+: NIC Link is Down
 \b(?:ib|mlx5_(?!core)|ens|enp|eth)\w*[:,]? .*[Ll]ost carrier
-NETDEV WATCHDOG: (?!usb|enx).*transmit queue \d+ timed out
+NETDEV WATCHDOG: (?!usb|enx).*transmit (?:queue \d+ )?timed out
 mlx5_core \S+ \w+: TX timeout detected
 (?:soft|hard) (?i:lockup)
 Kernel panic -

@@ -17,7 +17,7 @@ PATTERNS = (
     r"mlx5_core \S+ \w+: (?:Link down|Port: \d+ Link DOWN)",
     r"\b(?:bnxt_en|ice) \S+ \w+: NIC Link is Down",
     r"\b(?:ib|mlx5_(?!core)|ens|enp|eth)\w*[:,]? .*[Ll]ost carrier",
-    r"NETDEV WATCHDOG: (?!usb|enx).*transmit queue \d+ timed out",
+    r"NETDEV WATCHDOG: (?!usb|enx).*transmit (?:queue \d+ )?timed out",
     r"mlx5_core \S+ \w+: TX timeout detected",
     "(?:soft|hard) (?i:lockup)",
     "Kernel panic -",
