@@ -358,13 +358,12 @@ def test_what_a_job_excludes_may_be_dark(adapters: str) -> None:
     assert _said(_with_ports(10, DARK), adapters="^mlx5_9") == {"n2": {("ports-up", "fail")}}
 
 
-def test_adapters_of_virtual_machines_serve_no_gpu() -> None:
-    virtual = tuple(Adapter(f"mlx5_v{n}", type="MT4126", layer="Ethernet", state="DOWN") for n in range(40))
-    nodes = {
-        name: part("machine", adapters=facts.machine.adapters + virtual)(facts)
-        for name, facts in _with_ports(8, DARK).items()
-    }
-    assert _said(nodes) == {"n2": {("ports-up", "fail")}}
+def test_rails_that_are_all_dark_are_those_that_count() -> None:
+    """Beside a few adapters that manage NVLink."""
+    rails = tuple(Adapter(f"mlx5_{n}", type="MT4131", layer="InfiniBand", state="DOWN") for n in range(8))
+    manage = tuple(Adapter(f"mlx5_m{n}", type="MT4129", layer="InfiniBand", state="ACTIVE") for n in range(4))
+    alone = part("machine", adapters=rails + manage)(fleet(nodes=1)["n1"])
+    assert _said({"n1": alone}) == {"n1": {("ports-up", "warn")}}
 
 
 @pytest.mark.parametrize(("left", "level"), [(9, "fail"), (8, "warn"), (7, "fail"), (0, "fail")])

@@ -215,6 +215,15 @@ def test_four_ports_of_an_adapter_are_read(tmp_path: Path) -> None:
     assert [port["name"] for port in machine.adapters(tmp_path)] == ["a:1", "a:2", "a:3", "a:4"]
 
 
+def test_idle_adapters_of_virtual_machines_are_no_adapters_of_the_host(tmp_path: Path) -> None:
+    for name in "abc":
+        adapter(tmp_path, name, "1")
+    for name, state in (("b", "4: ACTIVE"), ("c", "1: DOWN")):
+        (tmp_path / name / "device/physfn").mkdir(parents=True)
+        (tmp_path / name / "ports/1/state").write_text(state)
+    assert [port["name"] for port in machine.adapters(tmp_path)] == ["a", "b"]
+
+
 def test_slingshot_adapters_are_no_infiniband(tmp_path: Path) -> None:
     for name, state, speed in (("cxi0", "up", "200000"), ("cxi1", "down", "-1")):
         interface = tmp_path / "sys/class/cxi" / name / "device/net" / f"hsn{name[-1]}"

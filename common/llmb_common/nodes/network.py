@@ -293,19 +293,16 @@ def _serving_ports(fleet: Fleet) -> Iterator[tuple[NodeFacts, list[Adapter]]]:
     """Yield each node with those of its adapters' ports that a job's traffic between GPUs uses, in the node's order.
 
     They are those that ``needs.adapters`` (NCCL_IB_HCA) names. Where it is empty, or excludes adapters with ``^``,
-    they are of the others those of the commonest kind, among which a node's adapters for storage may be. A kind of
-    which no port is active on any node does not count, as a host's adapters for virtual machines. No ports: none is
-    as named, or no kind has half as many ports as there are GPUs.
+    they are of the others those of the commonest kind, among which a node's adapters for storage may be. No ports:
+    none is as named, or no kind has half as many ports as there are GPUs.
     """
     listed = fleet.needs.adapters
-    usable = [(node, [port for port in node.machine.adapters if _may_use(port.name, listed)]) for node in fleet.nodes]
-    all_ports = chain.from_iterable(ports for _, ports in usable)
-    alive = {_kind(port) for port in all_ports if port.state in (ACTIVE, None)}
-    for node, ports in usable:
+    for node in fleet.nodes:
+        ports = [port for port in node.machine.adapters if _may_use(port.name, listed)]
         if _is_list(listed):
             yield node, ports
             continue
-        kinds = Counter(_kind(port) for port in ports if _kind(port) in alive or not alive)
+        kinds = Counter(map(_kind, ports))
         kind, count = next(iter(kinds.most_common(1)), (None, 0))
         # Fewer adapters than that are for storage or management.
         are_for_gpus = count * 2 >= (len(node.gpus) or fleet.needs.gpus_per_node)

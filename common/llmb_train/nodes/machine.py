@@ -116,15 +116,18 @@ def ports(root: Path) -> List[Tuple[str, Path, Path]]:
     """Return (name, adapter's folder, port's folder) of each port of the network adapters in ``root``, sorted.
 
     ``root`` is a folder such as ``/sys/class/infiniband``. Sorted by adapter, then by port, as text. A name is
-    ``mlx5_0``, or ``mlx5_0:1`` where the adapter has several ports. At most 256 adapters, and 4 ports of each. Empty
-    where there is no adapter.
+    ``mlx5_0``, or ``mlx5_0:1`` where the adapter has several ports. At most 256 adapters, and 4 ports of each; ports
+    that a host keeps for virtual machines are left out while they are not active. Empty where there is no adapter.
     """
     found = []
     for name in sorted_names(root)[:_MOST_ADAPTERS]:
         numbers = sorted_names(root / name / "ports")
         for number in numbers[:4]:
             title = name if len(numbers) == 1 else f"{name}:{number}"
-            found.append((title, root / name, root / name / "ports" / number))
+            port = root / name / "ports" / number
+            is_virtual = (root / name / "device/physfn").exists()
+            if not is_virtual or "ACTIVE" in (read_text(port / "state") or ""):
+                found.append((title, root / name, port))
     return found
 
 
