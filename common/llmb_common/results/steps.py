@@ -88,7 +88,8 @@ class StepTime(msgspec.Struct, frozen=True, array_like=True):
 
         It is made from ``seconds`` and ``stalls``, and not the logarithm of ``mean``, which is of the window alone.
         """
-        return self.log + math.log1p(self.stall_share)
+        # Most runs have no stalls, and tables ask this of thousands.
+        return self.log + math.log1p(self.stall_share) if self.stalls else self.log
 
     @property
     def stall_share(self) -> float:
