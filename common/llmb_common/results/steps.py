@@ -352,20 +352,22 @@ def _outlier_clause(inside: Sequence[Iteration], measured: StepTime) -> str:
 
     ``inside`` are the steps of the window, in order, and ``measured`` is their step time, whose ``spikes`` are
     positions in it. It begins
-    ``2 of 10 measured steps are outliers (iterations 36, 37; up to 2.13 times the usual)``, and has no full stop.
+    ``2 of 10 measured steps are outliers (iterations 36, 37; up to 2.1 times the usual)``, and has no full stop.
     """
     if not measured.spikes:
         return ""
     odd = [inside[at] for at in measured.spikes]
     seconds = [item.seconds for item in odd]
     largest = max(seconds, key=lambda value: abs(math.log(value / measured.seconds)))
+    times = largest / measured.seconds
+    text = f"{times:.3g}" if 1 < times < 2 else f"{times:.2g}"  # 1.04 times the usual, and not 1
     one = len(odd) == 1
     most = "up to " if largest > measured.seconds else "as little as "
     if one:
         most = ""
     return (
         f"{len(odd)} of {len(inside)} measured steps {'is an outlier' if one else 'are outliers'} ({_steps_text(odd)};"
-        f" {most}{largest / measured.seconds:.3g} times the usual): the steady step time leaves"
+        f" {most}{text} times the usual): the steady step time leaves"
         f" {'it' if one else 'them'} out, the mean ({signed_percent(measured.mean / measured.seconds - 1)}) does not"
     )
 
