@@ -54,7 +54,7 @@ def published_results(plan: JobPlan, recipe: Recipe) -> list[PublishedResult]:
         RequestError: the global batch size of a result's row is no whole number at the result's number of GPUs
     """
     found = []
-    for result in recipe.results:
+    for result in recipe.results_of(plan.model_size):
         if result.gpus != plan.gpus or not _same_kind(plan, result):  # thousands of runs are compared with each result
             continue
         if differences(plan, recipe, result) == []:
@@ -74,7 +74,7 @@ def published_time(plan: JobPlan, recipe: Recipe) -> PublishedTime | None:
         RecipeError: the recipe's results or functions cannot be read
         RequestError: the global batch size of a result's row is no whole number at the result's number of GPUs
     """
-    of_model = [result for result in recipe.results if result.size == plan.model_size]
+    of_model = recipe.results_of(plan.model_size)
     if not of_model:
         return None
     nearest_kind = min(_kind_distance(plan, recipe, result) for result in of_model)

@@ -264,7 +264,7 @@ def _type_among(known: Sequence[Configuration], recipe: Recipe, dtype: str | Non
     if recipe.defaults.gpu_type in types:
         return str(recipe.defaults.gpu_type)
     size = alike[0].size
-    wanted = [result for result in recipe.results if result.size == size and dtype in (None, result.dtype)]
+    wanted = [result for result in recipe.results_of(size) if dtype in (None, result.dtype)]
     published = {result.gpu for result in wanted if gpus in (None, result.gpus)}
     return next((gpu_type for gpu_type in types if gpu_type in published), types[0])
 

@@ -235,6 +235,29 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
         return (*self.listed_results, *read_results(Path(self.results_file)))
 
+    def results_of(self, size: str) -> tuple[PublishedResult, ...]:
+        """Return those of ``results`` that are of the model size ``size``, in their order; empty: there is none.
+
+        The results file has hundreds, and a plan needs those of one model. They are kept.
+
+        Raises:
+            RecipeError: the results file cannot be read
+        """
+        if size not in self._results_by_size:
+            listed = tuple(result for result in self.listed_results if result.size == size)
+            published: tuple[PublishedResult, ...] = ()
+            if self.results_file is not None:
+                from llmb_common.recipes.rows import read_results
+
+                published = read_results(Path(self.results_file), size)
+            self._results_by_size[size] = (*listed, *published)
+        return self._results_by_size[size]
+
+    @cached_property
+    def _results_by_size(self) -> dict[str, tuple[PublishedResult, ...]]:
+        """What ``results_of`` has found, by model size."""
+        return {}
+
     def rows_for(
         self, gpu_type: str, *, size: str | None = None, variant: str | None = None, dtype: str | None = None
     ) -> list[Row]:

@@ -360,17 +360,17 @@ def read_published(path: Path) -> tuple[PublishedRow, ...]:
     return document.rows
 
 
-def read_results(path: Path) -> tuple[PublishedResult, ...]:
+def read_results(path: Path, size: str | None = None) -> tuple[PublishedResult, ...]:
     """Return those rows of the results file ``path`` that belong to a function, as results to compare runs with.
 
-    They are in the file's order, empty where none does; a note is added to those whose step time is far from
-    neighboring releases'.
+    Of functions of the model size ``size`` only; None: of all. They are in the file's order, empty where none does; a
+    note is added to those whose step time is far from neighboring releases'.
 
     Raises:
         RecipeError: the file is missing, unreadable or damaged, or a function's row lacks its variant, size or
             dtype
     """
-    rows = [row for row in read_published(path) if row.function is not None]
+    rows = [row for row in read_published(path) if row.function is not None and size in (None, row.size)]
     together: dict[str | None, list[_Dated]] = defaultdict(list)
     for row in rows:
         together[row.function].append((release_order(row.container), row))

@@ -468,7 +468,7 @@ def worth_of(before: JobPlan, after: JobPlan, recipe: Recipe) -> Worth | None:
     wanted = _differing_facts(_plan_facts(before), _plan_facts(after))
     if not wanted or "seq_len" in {*before.overridden, *after.overridden}:  # nothing is published for other lengths
         return None
-    known = [_result_facts(result, recipe) for result in recipe.results if result.size == before.model_size]
+    known = [_result_facts(result, recipe) for result in recipe.results_of(before.model_size)]
     pairs = []
     for (one, base), (other, seconds) in permutations([item for item in known if item is not None], 2):
         if _differing_facts(one, other) == wanted:
