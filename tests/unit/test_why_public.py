@@ -964,6 +964,32 @@ def test_a_traceback_that_was_logged_as_an_error_is_not_why_a_rank_was_killed(
     assert diagnose_logs([log]).kind == kind
 
 
+@pytest.mark.parametrize(
+    ("exception", "silent", "found"),
+    [
+        ("ValueError: bad shape", 3, ("exception", 3)),
+        ("ValueError: bad shape", 5, ("hang", 5)),
+        ("RuntimeError: CUDA error: an illegal memory access was encountered", None, ("illegal-access", 3)),
+        ("RuntimeError: CUDA error: uncorrectable NVLink error detected during the execution", None, ("nvlink", 3)),
+    ],
+)
+def test_a_rank_that_others_waited_for_has_not_gone_on_after_an_error_that_it_logged(
+    tmp_path: Path, exception: str, silent: int | None, found: tuple[str, int]
+) -> None:
+    """Nor has one whose GPU has failed, whatever it logged then."""
+    log = tmp_path / "log.out"
+    waits = (
+        f"[rank{rank}]:[E1122 10:11:12.345678901 ProcessGroupNCCL.cpp:628] [Rank {rank}] Watchdog caught collective"
+        " operation timeout: WorkNCCL(SeqNum=1580, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000)\n"
+        for rank in range(16)
+        if rank != silent
+    )
+    log.write_text(f"[rank3]: ERROR:train:failed\n{raised(exception)}{''.join(waits)}")
+    cause = diagnose_logs([log]).cause
+    assert cause is not None
+    assert (cause.kind, cause.rank) == found
+
+
 def test_an_error_that_is_logged_together_with_its_traceback_counts(tmp_path: Path) -> None:
     log = tmp_path / "log.out"
     begins = "(Worker pid=18, ip=10.1.2.3) [2026-02-01 11:16:52] [ERROR] [train-1 1 / 8][PID 18] Traceback (most recent"

@@ -316,7 +316,7 @@ def _earliest(readings: Sequence[Reading], places: Places) -> Complaint | None:
     """
     roots = [item for item in complaints_in(readings) if item.signature.role == "root"]
     believed = [item for item in roots if (not item.survived or _certainty(item) == 3) and not _is_caught(item, roots)]
-    believed = [item for item in believed if not _is_survived_report(item, readings)]
+    believed = [item for item in believed if not _is_survived_report(item, readings, places)]
     for strength in (3, 2, 1):
         kept = [item for item in believed if _certainty(item) == strength and _may_begin(item, readings)]
         kept = [item for item in kept if not _has_outlived_others(item, believed, readings)]
@@ -345,19 +345,25 @@ def _is_caught(item: Complaint, roots: Sequence[Complaint]) -> bool:
     )
 
 
-def _is_survived_report(item: Complaint, readings: Sequence[Reading]) -> bool:
+def _is_survived_report(item: Complaint, readings: Sequence[Reading], places: Places) -> bool:
     """Return whether a logger printed the traceback ``item`` as an error, and its rank then seems to have gone on.
 
     Whoever logs an exception may go on, as one does whose upload has failed. So it seems where the next that the log
-    tells of any rank's end is a kill (SIGKILL) or that ranks waited in vain. False for kinds that are certain to be
-    causes. ``readings`` are all logs.
+    tells of any rank's end is a kill (SIGKILL), or that ranks waited in vain, unless it was this rank that they waited
+    for. False for kinds that are certain to be causes, and for faults of the machine, after which no process goes on.
+    ``readings`` are all logs, ``places`` says how many ranks there were.
     """
-    if not item.reported or _certainty(item) == 3:
+    of_machine = item.signature.fault == "node" or "hardware" in item.signature.traits
+    if not item.reported or of_machine or _certainty(item) == 3:
         return False
+    reading = _reading_of(item, readings)
     ends = ("ended", "killed", "witness", "cascade")
-    later = (other for other in _reading_of(item, readings).complaints if other.offset > item.offset)
+    later = (other for other in reading.complaints if other.offset > item.offset)
     first = next((other for other in later if other.signature.role in ends), None)
-    return first is not None and first.signature.role in ("killed", "witness")
+    if first is None or first.signature.role not in ("killed", "witness"):
+        return False
+    awaited = reading.waits.missing(places.world)
+    return awaited is None or item.line.rank not in awaited.ranks
 
 
 def _has_outlived_others(item: Complaint, believed: Sequence[Complaint], readings: Sequence[Reading]) -> bool:
