@@ -330,11 +330,19 @@ DARK, HALF = port("mlx5_1", state="DOWN"), port("mlx5_1", rate_gbps=200.0)
 
 @pytest.mark.parametrize(("change", "check"), [(DARK, "ports-up"), (HALF, "port-rate")])
 def test_of_two_nodes_the_worse_one_fails_if_its_gpus_lack_ports(change: Change, check: str) -> None:
-    """Ten ports for eight GPUs: one node may use its storage's ports otherwise than the other."""
+    """Nine ports for eight GPUs: one node may use its storage's ports otherwise than the other."""
     assert _said(_with_ports(8, change, 2)) == {"n2": {(check, "fail")}}
-    assert _said(_with_ports(10, change, 2)) == {"n2": {(check, "warn")}}
-    named = ",".join(f"mlx5_{number}" for number in range(10))
-    assert _said(_with_ports(10, change, 2), adapters=named) == {"n2": {(check, "fail")}}, "the job uses all ten"
+    assert _said(_with_ports(9, change, 2)) == {"n2": {(check, "warn")}}
+    named = ",".join(f"mlx5_{number}" for number in range(9))
+    assert _said(_with_ports(9, change, 2), adapters=named) == {"n2": {(check, "fail")}}, "the job uses all nine"
+
+
+def test_a_port_that_is_down_and_has_another_link_layer_is_down() -> None:
+    """As one has whose adapter can do both, where the job names it: NCCL would use it."""
+    flipped = port("mlx5_1", state="DOWN", layer="Ethernet")
+    for nodes, changed in ((2, ("n2",)), (10, ("n2", "n3", "n4"))):
+        found = _said(_with_ports(8, flipped, nodes, changed), adapters="mlx5")
+        assert found == {name: {("ports-up", "fail")} for name in changed}
 
 
 @pytest.mark.parametrize(("change", "check"), [(DARK, "ports-up"), (HALF, "port-rate")])
@@ -342,6 +350,11 @@ def test_what_more_than_a_third_of_the_nodes_have_is_another_kind_of_node(change
     few, many = ("n2", "n3"), ("n2", "n3", "n4")
     assert _said(_with_ports(10, change, 7, few)) == {name: {(check, "fail")} for name in few}
     assert _said(_with_ports(10, change, 7, many)) == {name: {(check, "warn")} for name in many}
+
+
+def test_half_as_many_ports_as_gpus_serve_them_and_fewer_do_not() -> None:
+    assert _said(_with_ports(4, DARK)) == {"n2": {("ports-up", "fail")}}
+    assert _said(_with_ports(3, DARK)) == {}
 
 
 def test_adapters_of_another_model_have_another_rate() -> None:

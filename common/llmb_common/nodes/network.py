@@ -131,7 +131,7 @@ class _Port(NamedTuple):
     node: NodeFacts
     port: Adapter
     same: Sequence[Adapter]
-    """The ports of its name and kind on all nodes, itself among them."""
+    """The ports of its name and model on all nodes, itself among them."""
     active: Sequence[Adapter]
     """The active ports of its node that serve GPUs."""
     wanted: int
@@ -178,7 +178,7 @@ class _Port(NamedTuple):
 def _weight(odd: int, all_of_them: int, *, is_short: bool) -> Literal["fail", "warn"]:
     """Return how much it counts that a port is worse than its like: ``fail``, or ``warn`` where that may be by design.
 
-    ``odd`` of ``all_of_them``, ports of one name and kind, are so, itself among them. A fault is rare: where it is
+    ``odd`` of ``all_of_them``, ports of one name and model, are so, itself among them. A fault is rare: where it is
     more than a third, there are two kinds of nodes. Of two nodes, one may use a port, such as one for storage, that
     the other does not: that fails only where ``is_short``, the node has too few good ports.
     """
@@ -190,18 +190,19 @@ def _weight(odd: int, all_of_them: int, *, is_short: bool) -> Literal["fail", "w
 def _ports(fleet: Fleet) -> Iterator[_Port]:
     """Yield each port of each node that serves GPUs (``_serving_ports``), with the ports to compare it with.
 
-    Those are all ports of the same name, model and link layer in the fleet, itself among them, and the active ones of
-    its own node that serve GPUs. They come node by node in the fleet's order, and in the node's own within it.
+    Those are all ports of the same name and model in the fleet, itself among them, and the active ones of its own node
+    that serve GPUs. The link layer may differ: a port that is down may have another than when it is up. They come node
+    by node in the fleet's order, and in the node's own within it.
     """
-    alike: dict[tuple[str, _Kind], list[Adapter]] = {}
+    alike: dict[tuple[str, str | None], list[Adapter]] = {}
     for node in fleet.nodes:
         for port in node.machine.adapters:
-            alike.setdefault((port.name, _kind(port)), []).append(port)
+            alike.setdefault((port.name, port.type), []).append(port)
     for node, serving in _serving_ports(fleet):
         active = [port for port in serving if port.state == ACTIVE]
         wanted = len(serving) if _is_list(fleet.needs.adapters) else len(node.gpus)
         for port in serving:
-            yield _Port(node, port, alike[port.name, _kind(port)], active, wanted)
+            yield _Port(node, port, alike[port.name, port.type], active, wanted)
 
 
 def _slower(fleet: Fleet) -> Iterator[tuple[_Port, float, str]]:
@@ -213,12 +214,13 @@ def _slower(fleet: Fleet) -> Iterator[tuple[_Port, float, str]]:
     for port in _ports(fleet):
         if port.port.state != ACTIVE or not port.port.rate_gbps:
             continue
-        rates = _rates(port.same if len(port.same) > 1 else port.active)
+        same = [other for other in port.same if other.layer == port.port.layer]
+        rates = _rates(same if len(same) > 1 else port.active)
         usual = usual_value(rates)
         if usual and port.port.rate_gbps < usual:
             good = sum(rate >= usual for rate in _rates(port.active))
             odd, all_of_them = sum(rate < usual for rate in rates), len(rates)
-            level = _weight(odd, all_of_them, is_short=good < port.wanted) if len(port.same) > 1 else "warn"
+            level = _weight(odd, all_of_them, is_short=good < port.wanted) if len(same) > 1 else "warn"
             yield port, usual, level
 
 
