@@ -942,6 +942,10 @@ def test_what_ray_lists_as_possible_ends_of_a_process_is_none_of_them(tmp_path: 
     assert "was killed (SIGKILL)" not in found.summary
 
 
+EXITED = "srun: error: n3: task 20: Exited with exit code 1"
+LOST_PEER = (
+    "[rank2]: ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely."
+)
 UPLOAD = raised("botocore.exceptions.ClientError: An error occurred (403): Forbidden", prefix="")
 
 
@@ -950,7 +954,9 @@ UPLOAD = raised("botocore.exceptions.ClientError: An error occurred (403): Forbi
     [
         ("ERROR:uploader:Upload failed for step 50", "srun: error: n3: task 20: Killed", "unknown"),
         ("ERROR:uploader:Upload failed for step 50", "[rank2]: [Rank 2] Timeout at NCCL work: 12", "error"),
-        ("ERROR:uploader:Upload failed for step 50", "srun: error: n3: task 20: Exited with exit code 1", "exception"),
+        ("ERROR:uploader:Upload failed for step 50", EXITED, "exception"),
+        ("ERROR:uploader:Upload failed for step 50", f"{EXITED}\nsrun: error: n3: task 21: Killed", "exception"),
+        ("ERROR:uploader:Upload failed for step 50", f"{LOST_PEER}\nsrun: error: n3: task 21: Killed", "exception"),
         ("[rank20]: about to begin", "srun: error: n3: task 20: Killed", "exception"),
         ("[g0:4711] PMIX ERROR: NOT-FOUND", "srun: error: n3: task 20: Killed", "exception"),
     ],
@@ -995,6 +1001,47 @@ def test_an_error_that_is_logged_together_with_its_traceback_counts(tmp_path: Pa
     begins = "(Worker pid=18, ip=10.1.2.3) [2026-02-01 11:16:52] [ERROR] [train-1 1 / 8][PID 18] Traceback (most recent"
     log.write_text(f"{begins} call last):\n" + "".join(f"{line}\n" for line in (*FRAMES[1:], "KeyError: 'qkv'")))
     assert diagnose_logs([log]).kind == "exception"
+    with log.open("a") as file:
+        file.write("srun: error: n3: task 1: Killed\n")
+    assert diagnose_logs([log]).kind == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("above", "first", "then", "kind"),
+    [
+        pytest.param(
+            "ERROR:train:step 7", "ConnectionError: refused, will retry", "", "exception", id="words do not excuse it"
+        ),
+        pytest.param(
+            "ERROR:train:step 7",
+            "torch.OutOfMemoryError: CUDA out of memory.",
+            "srun: error: n3: task 3: Killed\n",
+            "cuda-memory",
+            id="certain to be a cause",
+        ),
+        pytest.param(
+            "W1122 10:11:12.1 41 torch/x.py:12] step 7",
+            "PermissionError: [Errno 13] Permission denied: '/l'",
+            raised("KeyError: 'x'"),
+            "exception",
+            id="a warning of torch, and another exception after it",
+        ),
+        pytest.param(
+            "[rank3]: WARNING:x:step 7",
+            "PermissionError: [Errno 13] Permission denied: '/l'",
+            "[rank3]: ERROR:train:step 8\n" + raised("KeyError: 'x'"),
+            "exception",
+            id="a warning, and another exception that is logged as an error",
+        ),
+    ],
+)
+def test_how_a_traceback_is_logged_says_whether_it_counts(
+    tmp_path: Path, above: str, first: str, then: str, kind: str
+) -> None:
+    log = tmp_path / "log.out"
+    prefix = "" if above.startswith("[rank3]") else "[rank3]: "
+    log.write_text(f"{prefix}{above}\n{raised(first)}{then}")
+    assert diagnose_logs([log]).kind == kind
 
 
 def test_what_was_said_of_other_things_before_a_traceback_has_not_logged_it(tmp_path: Path) -> None:
