@@ -56,6 +56,7 @@ def test_a_log_says_when_it_began_and_how_long_steps_took() -> None:
     stretch, old = {"train_step_time": 0.25}, {"throughput": 8.0}
     lines = [event("cache_clear", True, 5), event("run_start", None, 9), "1: noise :::MLLOG {broken"]
     lines += [event("tracked_stats", item, 10) for item in (value, stretch, old, {"validation_time": 3.0})]
+    lines.append(event("eval_stats", {"train_step_time": 9.0}, 10))
     run = read_run("\n".join(lines))
     assert run is not None
     assert (run.start, run.steps, run.losses, run.stretches) == (9.0, (0.5,), (7.25,), (0.25, 0.125))
@@ -80,6 +81,19 @@ def test_repeats_lie_together(systems: list[System]) -> None:
     assert [len(system.runs) for system in systems] == [10, 10]
     assert [system.submitter for system in systems] == ["Someone", "Someone"]
     assert len({time.day for time in systems[0].times}) == 2
+
+
+@pytest.mark.parametrize("benchmark", ["llama2_70b_lora", "llama31_8b", "llama31_405b"])
+def test_each_benchmark_is_read(tmp_path: Path, benchmark: str) -> None:
+    submission(tmp_path, "calm", [1.0] * 3)
+    (tmp_path / "Someone/results/calm/llama31_8b").rename(tmp_path / "Someone/results/calm" / benchmark)
+    assert [system.benchmark for system in read_systems([tmp_path])] == [benchmark]
+
+
+def test_a_record_is_that_of_the_submitters_other_systems(systems: list[System]) -> None:
+    calm, moody = systems
+    assert set(public_repeats._records(systems)) == {calm.name, moody.name}
+    assert public_repeats._records([calm, moody._replace(submitter="Else")]) == {}
 
 
 def test_scatter_is_that_of_the_runs(systems: list[System]) -> None:
