@@ -996,6 +996,18 @@ def test_a_rank_that_others_waited_for_has_not_gone_on_after_an_error_that_it_lo
     assert (cause.kind, cause.rank) == found
 
 
+def test_a_mere_word_on_containers_is_no_fault_of_their_node(tmp_path: Path) -> None:
+    log = tmp_path / "log.out"
+    said = 'time="2026-02-01T10:00:00Z" level=info msg="Found 9 CDI devices, 1 unsupported"'
+    log.write_text(f"{said}\n{raised('KeyError: 1')}")
+    assert diagnose_logs([log]).kind == "exception"
+    refused = (
+        "invoking the NVIDIA Container Runtime Hook directly (e.g. specifying the docker --gpus flag) is not supported"
+    )
+    log.write_text(f"{refused}\n")
+    assert diagnose_logs([log]).kind == "gpu-hook"
+
+
 def test_an_error_that_is_logged_together_with_its_traceback_counts(tmp_path: Path) -> None:
     log = tmp_path / "log.out"
     begins = "(Worker pid=18, ip=10.1.2.3) [2026-02-01 11:16:52] [ERROR] [train-1 1 / 8][PID 18] Traceback (most recent"
