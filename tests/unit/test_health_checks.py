@@ -355,6 +355,7 @@ def test_what_more_than_a_third_of_the_nodes_have_is_another_kind_of_node(change
 def test_half_as_many_ports_as_gpus_serve_them_and_fewer_do_not() -> None:
     assert _said(_with_ports(4, DARK)) == {"n2": {("ports-up", "fail")}}
     assert _said(_with_ports(3, DARK)) == {}
+    assert _said(_with_ports(4, DARK), adapters="^mlx5_0") == {"n2": {("ports-up", "fail")}}, "three, as the job wants"
 
 
 def test_adapters_of_another_model_have_another_rate() -> None:

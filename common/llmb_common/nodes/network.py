@@ -304,9 +304,9 @@ def _serving_ports(fleet: Fleet) -> Iterator[tuple[NodeFacts, list[Adapter]]]:
         if _is_list(listed):
             yield node, ports
             continue
-        kinds = Counter(map(_kind, ports))
-        kind, count = next(iter(kinds.most_common(1)), (None, 0))
-        # Fewer adapters than that are for storage or management.
+        kind, _ = next(iter(Counter(map(_kind, ports)).most_common(1)), (None, 0))
+        # Fewer adapters than that are for storage or management, whichever of them a job excludes.
+        count = sum(_kind(port) == kind for port in node.machine.adapters)
         are_for_gpus = count * 2 >= (len(node.gpus) or fleet.needs.gpus_per_node)
         yield node, [port for port in ports if _kind(port) == kind] if are_for_gpus else []
 
