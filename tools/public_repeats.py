@@ -90,11 +90,8 @@ class System(NamedTuple):
     """Round, submitter, system and benchmark, with slashes between."""
     benchmark: str
     runs: tuple[PublicRun, ...]
-
-    @property
-    def times(self) -> list[StepTime]:
-        """The step times of the runs that have one, in order."""
-        return [run.time for run in self.runs if run.time is not None]
+    times: tuple[StepTime, ...]
+    """The step times of the runs that have one, in order."""
 
 
 def read_run(log: str) -> PublicRun | None:
@@ -151,9 +148,10 @@ def read_systems(folders: Sequence[Path]) -> list[System]:
                     together[submitter, name, benchmark].append(run)
     found = []
     for (submitter, name, benchmark), runs in sorted(together.items()):
-        system = System(submitter, name, benchmark, tuple(sorted(runs, key=lambda run: run.start)))
-        if len(system.times) > 1:
-            found.append(system)
+        in_order = tuple(sorted(runs, key=lambda run: run.start))
+        times = tuple(filter(None, (run.time for run in in_order)))
+        if len(times) > 1:
+            found.append(System(submitter, name, benchmark, in_order, times))
     return found
 
 
@@ -166,21 +164,31 @@ def _quantiles(shares: Sequence[float]) -> str:
     return ", ".join(f"{100 * share:.2f}" for share in picked)
 
 
-def _records(systems: Sequence[System]) -> dict[str, Scatter]:
-    """Return what each system's submitter has on record of how repeats differ, by the system's name.
+_Judged = list[tuple[tuple[StepTime, ...], Scatter]]
+"""Of each system its step times, and how much repeats are assumed to differ."""
 
-    It is learned from the submitter's other systems. Systems of submitters with too few runs are left out.
+
+def _by_record(systems: Sequence[System]) -> list[tuple[str, _Judged]]:
+    """Return the systems with enough runs to compare, first without a record (``no``), then with one (``yes``).
+
+    A record is what their submitter's other systems show. With one, systems are left out whose submitter has too few
+    runs.
     """
-    found = {}
-    for system in systems:
-        others = [item for item in systems if item.submitter == system.submitter and item.name != system.name]
-        runs: list[PastRun] = []
-        for item in others:
-            runs += [PastRun(item.name, f"{at}", time) for at, time in enumerate(item.times)]
-        scatter = PastRuns(runs).scatter(system.name)
-        if scatter.learned:
-            found[system.name] = scatter
-    return found
+    able = [system for system in systems if len(system.times) >= _FEWEST]
+    recorded = [(system.times, _record(system, able)) for system in able]
+    return [
+        ("no", [(system.times, STATED) for system in able]),
+        ("yes", [(times, scatter) for times, scatter in recorded if scatter.learned]),
+    ]
+
+
+def _record(system: System, systems: Sequence[System]) -> Scatter:
+    """Return how much repeats differ on the other ``systems`` of a system's submitter; as stated where they are few."""
+    runs: list[PastRun] = []
+    for item in systems:
+        if item.submitter == system.submitter and item.name != system.name:
+            runs += [PastRun(item.name, f"{at}", found) for at, found in enumerate(item.times)]
+    return PastRuns(runs).scatter(system.name)
 
 
 def scatter_table(systems: Sequence[System], source: random.Random) -> Iterator[str]:
@@ -206,14 +214,11 @@ def comparisons_table(systems: Sequence[System], source: random.Random) -> Itera
 
     Each side is a random choice of its runs, or one has its first and the other its last runs.
     """
-    able = [system for system in systems if len(system.times) >= _FEWEST]
     rows = []
-    for record, scatters in (("no", dict.fromkeys((item.name for item in able), STATED)), ("yes", _records(able))):
-        judged = [item for item in able if item.name in scatters]
+    for record, judged in _by_record(systems):
         for count in (1, 2, 3, 5):
             at_random, in_order = [], []
-            for system in judged:
-                times, scatter = system.times, scatters[system.name]
+            for times, scatter in judged:
                 if len(times) < 2 * count:
                     continue
                 in_order.append(compare_times(times[:count], times[-count:], scatter).is_real)
@@ -234,16 +239,17 @@ def verdicts_table(systems: Sequence[System], source: random.Random) -> Iterator
 
     *At the limit* the reference is 5 % faster than that mean: either answer is wrong there.
     """
-    able = [system for system in systems if len(system.times) >= _FEWEST]
     rows = []
-    for record, scatters in (("no", dict.fromkeys((item.name for item in able), STATED)), ("yes", _records(able))):
-        judged = [item for item in able if item.name in scatters]
+    for record, judged in _by_record(systems):
         for days in ("as they were", "one each"):
             for count in (1, 3, 5):
                 found: dict[float, Counter[str]] = defaultdict(Counter)
-                for system in judged:
+                for times, scatter in judged:
                     for _ in range(_DRAWS):
-                        _count_answers(system, count, scatters[system.name], source, found, apart=days == "one each")
+                        drawn = source.sample(times, count)
+                        if days == "one each":
+                            drawn = [msgspec.structs.replace(run, day=f"day {at}") for at, run in enumerate(drawn)]
+                        _count_answers(drawn, times, scatter, found)
                 rows.append([record, days, f"{count}", *_answers(found)])
     heads = [
         "Record",
@@ -257,22 +263,10 @@ def verdicts_table(systems: Sequence[System], source: random.Random) -> Iterator
 
 
 def _count_answers(
-    system: System,
-    count: int,
-    scatter: Scatter,
-    source: random.Random,
-    found: dict[float, Counter[str]],
-    *,
-    apart: bool,
+    runs: Sequence[StepTime], times: Sequence[StepTime], scatter: Scatter, found: dict[float, Counter[str]]
 ) -> None:
-    """Draw ``count`` of the system's runs, and count into ``found`` the answer at each of ``_SLOWER``.
-
-    ``apart``: each of the runs is taken to be of a day of its own.
-    """
-    runs = source.sample(system.times, count)
-    if apart:
-        runs = [msgspec.structs.replace(run, day=f"day {at}") for at, run in enumerate(runs)]
-    mean = math.exp(statistics.fmean(run.mean_log for run in system.times))
+    """Count into ``found`` the answer on ``runs`` at each of ``_SLOWER``, where ``times`` are all of the system's."""
+    mean = math.exp(statistics.fmean(run.mean_log for run in times))
     for ratio in _SLOWER:
         found[ratio][decide(runs, mean / ratio, scatter=scatter).answer] += 1
 

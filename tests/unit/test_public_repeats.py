@@ -92,8 +92,9 @@ def test_each_benchmark_is_read(tmp_path: Path, benchmark: str) -> None:
 
 def test_a_record_is_that_of_the_submitters_other_systems(systems: list[System]) -> None:
     calm, moody = systems
-    assert set(public_repeats._records(systems)) == {calm.name, moody.name}
-    assert public_repeats._records([calm, moody._replace(submitter="Else")]) == {}
+    with_record = dict(public_repeats._by_record(systems))["yes"]
+    assert [times for times, _ in with_record] == [calm.times, moody.times]
+    assert dict(public_repeats._by_record([calm, moody._replace(submitter="Else")]))["yes"] == []
 
 
 def test_scatter_is_that_of_the_runs(systems: list[System]) -> None:

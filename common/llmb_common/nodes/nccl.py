@@ -137,9 +137,8 @@ def parse_nccl_log(lines: Iterable[str]) -> NcclLog:
     """Return what the lines of a log of NCCL say; fields where they say nothing are None or empty.
 
     Lines that are not NCCL's, cut or garbled are passed over. Of several versions the first counts, of several
-    providers the last, of cliques the largest; names beyond a limit are left out. The words are
-    the same from NCCL 2.19 to 2.30, but for lists of adapters; a line may have a time stamp, a launcher's prefix or
-    another line in it::
+    providers the last, of cliques the largest; names beyond a limit are left out. The words are the same from NCCL
+    2.19 to 2.30, but for lists of adapters; a line may have a time stamp, a launcher's prefix or another line in it::
 
         NCCL version 2.21.5+cuda12.4
         node1:737:842 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/RoCE [RO]; OOB eth0:10.0.0.4<0>

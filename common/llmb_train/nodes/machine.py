@@ -95,7 +95,7 @@ def slingshot(root: Path) -> List[Dict[str, Any]]:
     found = []
     for name in sorted_names(root)[:_MOST_ADAPTERS]:
         device = root / name / "device"
-        if (device / "physfn").exists():
+        if _is_virtual(device):
             continue
         interface = device / "net" / next(iter(sorted_names(device / "net")), "none")
         state, speed = read_text(interface / "operstate"), read_text(interface / "speed")
@@ -112,6 +112,11 @@ def slingshot(root: Path) -> List[Dict[str, Any]]:
     return found
 
 
+def _is_virtual(device: Path) -> bool:
+    """Return whether ``device``, an adapter's PCI device, is one that an adapter offers to virtual machines."""
+    return (device / "physfn").exists()
+
+
 def ports(root: Path) -> List[Tuple[str, Path, Path]]:
     """Return (name, adapter's folder, port's folder) of each port of the network adapters in ``root``, sorted.
 
@@ -122,10 +127,10 @@ def ports(root: Path) -> List[Tuple[str, Path, Path]]:
     found = []
     for name in sorted_names(root)[:_MOST_ADAPTERS]:
         numbers = sorted_names(root / name / "ports")
+        is_virtual = _is_virtual(root / name / "device")
         for number in numbers[:4]:
             title = name if len(numbers) == 1 else f"{name}:{number}"
             port = root / name / "ports" / number
-            is_virtual = (root / name / "device/physfn").exists()
             if not is_virtual or "ACTIVE" in (read_text(port / "state") or ""):
                 found.append((title, root / name, port))
     return found
